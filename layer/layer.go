@@ -1,0 +1,64 @@
+package layer
+
+import (
+	"context"
+	"io"
+)
+
+// Digest names a layer by its content: "b3:" and the 64 hexadecimal digits of the BLAKE3 hash of its
+// canonical manifest.
+type Digest string
+
+// Manifest is the canonical description of a layer; its encoding is what the digest covers.
+type Manifest struct {
+	Version int    `json:"version"`
+	Meta    Blob   `json:"meta"` // EROFS image: superblock, inodes, names, xattrs; no file data
+	Data    Blob   `json:"data"` // file data, at block-aligned offsets, as EROFS device 1; may be empty
+	Files   int64  `json:"files"`
+	Config  Config `json:"config"` // what the image says about running it
+}
+
+// Blob is one of a layer's two parts: size in bytes and the BLAKE3 digests of its chunks.
+type Blob struct {
+	Size      int64    `json:"size"`
+	ChunkSize int64    `json:"chunkSize"`
+	Chunks    []string `json:"chunks"` // hex, one per chunk
+}
+
+// Config is the part of an OCI image configuration that applies at run.
+type Config struct {
+	Env        []string `json:"env,omitempty"`
+	User       string   `json:"user,omitempty"`
+	Workdir    string   `json:"workdir,omitempty"`
+	Entrypoint []string `json:"entrypoint,omitempty"`
+	Cmd        []string `json:"cmd,omitempty"`
+}
+
+// Local is a layer on this node, complete and verified: what a Backend mounts (EROFS from MetaPath with
+// device=DataPath when Data.Size > 0).
+type Local struct {
+	Digest   Digest
+	Manifest Manifest
+	MetaPath string
+	DataPath string
+}
+
+// Store keeps published layers. Layers are immutable; publishing the same one twice is harmless.
+type Store interface {
+	// Get returns a manifest. Error: sandbox.ErrNotFound.
+	Get(ctx context.Context, d Digest) (*Manifest, error)
+	// OpenMeta and OpenData read a range.
+	OpenMeta(ctx context.Context, d Digest) (io.ReadCloser, error)
+	OpenData(ctx context.Context, d Digest) (io.ReadCloser, error)
+	// Put publishes atomically: after it returns the whole layer is there, before nothing is.
+	Put(ctx context.Context, m *Manifest, meta, data io.Reader) (Digest, error)
+	List(ctx context.Context) ([]Digest, error)
+	Delete(ctx context.Context, d Digest) error
+}
+
+// Node gives layers to a Backend as local files.
+type Node interface {
+	// Local returns a complete, verified layer; it fetches what is missing. Errors: sandbox.ErrNotFound,
+	// sandbox.ErrUnavailable.
+	Local(ctx context.Context, d Digest) (*Local, error)
+}

@@ -1,0 +1,84 @@
+package sandbox
+
+import (
+	"context"
+	"os"
+
+	"github.com/opendsec/dsec/guest/aether"
+)
+
+// Capabilities tell what a driver's instances can do; callers ask instead of trying.
+type Capabilities struct {
+	Pause        bool // freeze and thaw in place
+	Terminal     bool
+	Ports        bool // TCP ports inside can be dialled
+	DiskQuota    bool
+	CommandGroup bool // each command has a cgroup made by the host
+	Real         bool // runs real programs (the fake does not)
+}
+
+// Backend makes instances of one kind. Implementations are safe for concurrent use.
+//
+// Contract:
+//   - Create returns a ready instance (its dsec-init has its environment and answers) or leaves nothing
+//     behind. Errors: ErrExhausted before anything is made; *Failure with an infra or policy kind otherwise.
+//   - Whatever Create makes is recorded first, so that Sweep, run by a new process after kill -9 at any step,
+//     finds and removes it.
+//   - Recover takes the Handle of an instance that an earlier process made. ErrNotFound = it is gone.
+//   - Close releases what the process itself holds (pools, warm shells) and ends no instance.
+type Backend interface {
+	Name() BackendName
+	Capabilities() Capabilities
+	Create(ctx context.Context, spec *Spec) (Instance, error)
+	Recover(ctx context.Context, id ID, handle []byte) (Instance, error)
+	// Sweep removes every part of instances for which keep is false, and reports what it removed. It is
+	// called once, before the first Create, after all Recover calls.
+	Sweep(ctx context.Context, keep func(ID) bool) ([]string, error)
+	// Warm is the number of prepared shells at hand, for statistics.
+	Warm() int
+	Close(ctx context.Context) error
+}
+
+// Instance is one machine.
+type Instance interface {
+	ID() ID
+	// Handle is what Recover needs, at most 4 KiB.
+	Handle() []byte
+	// Connect returns a connection to its dsec-init, before Serve. The first call after Create returns the one
+	// that Create used; later calls open a new one with a greater epoch, which displaces the older.
+	Connect(ctx context.Context) (*aether.Conn, error)
+	// Group makes the host's control group for a command, where Capabilities.CommandGroup.
+	Group(ctx context.Context, command string) (Group, error)
+	// OpenGroup finds the group of a command that an earlier process made. ErrNotFound = gone.
+	OpenGroup(command string) (Group, error)
+	Pause(ctx context.Context) error
+	Resume(ctx context.Context) error
+	Stats(ctx context.Context) (Stats, error)
+
+	// Done is closed when the machine has ended by itself or was destroyed; End then tells why (nil after
+	// Destroy).
+	Done() <-chan struct{}
+	End() *Failure
+	// Destroy ends all processes and removes every part. Idempotent; safe after Done.
+	Destroy(ctx context.Context) error
+}
+
+// Group is the control group of one command: its whole process tree, whatever it does to hide.
+type Group interface {
+	// Files are handed to dsec-init with the start request, in the order that guest/wire documents:
+	// cgroup.procs (the child joins by writing 0) and cgroup.kill, both opened for writing.
+	Files() []*os.File
+	// Kill ends every process of the tree.
+	Kill() error
+	// Signal sends a signal to every process of the tree.
+	Signal(sig int) error
+	// Empty tells whether no process is left.
+	Empty() (bool, error)
+	// OOMKills counts memory kills since the group was made (exact with cgroup v2; of the whole sandbox
+	// since then with v1).
+	OOMKills() (int64, error)
+	// Remove kills what is left, closes the files and removes the group.
+	Remove() error
+	// CloseFiles closes the descriptors once they have been handed over.
+	CloseFiles()
+}
