@@ -26,10 +26,11 @@ func TestSurvivesRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err := c.Put(ctx, "k", "v"); err != nil {
+	put, err := c.Put(ctx, "k", "v")
+	if err != nil {
 		t.Fatal(err)
 	}
-	watch := c.Watch(ctx, "k", clientv3.WithCreatedNotify())
+	watch := c.Watch(ctx, "k", clientv3.WithRev(put.Header.Revision+1), clientv3.WithCreatedNotify())
 	if first := <-watch; !first.Created {
 		t.Fatalf("watch: %+v", first)
 	}
