@@ -123,16 +123,14 @@ func (m *Machine) Step(in Input, now Now) Output {
 }
 
 func (m *Machine) due(now Now) Output {
-	if m.State() != sandbox.StateRunning {
+	if d, ok := m.Deadline(); !ok || now < d {
 		return Output{}
 	}
-	if m.ttl && now >= m.expiry {
+	// Seen late, both may have fallen due: the first one is the reason.
+	if m.idle == 0 || m.holds > 0 || m.ttl && m.expiry <= m.idleFrom+m.idle {
 		return m.stop(sandbox.NewFailure(sandbox.KindTTLExpired, "its time to live ran out"))
 	}
-	if m.idle > 0 && m.holds == 0 && now-m.idleFrom >= m.idle {
-		return m.stop(sandbox.NewFailure(sandbox.KindIdleExpired, "no activity for %v", m.idle))
-	}
-	return Output{}
+	return m.stop(sandbox.NewFailure(sandbox.KindIdleExpired, "no activity for %v", m.idle))
 }
 
 func (m *Machine) stop(f *sandbox.Failure) Output {
