@@ -1,0 +1,173 @@
+package cgroup
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Command is the group of one command; it implements sandbox.Group.
+type Command struct {
+	s     *Sandbox
+	dir   string
+	files []*os.File
+	oom   int64 // the sandbox's count when the group was made (v1)
+}
+
+// MakeCommand makes a command's group and opens what dsec-init gets.
+func (s *Sandbox) MakeCommand(name string) (*Command, error) {
+	c := &Command{s: s, dir: s.dir + "/work/" + name}
+	if err := os.Mkdir(c.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make control group of command: %w", err)
+	}
+	for _, f := range []string{"cgroup.procs", "cgroup.kill"} {
+		h, err := os.OpenFile(c.dir+"/"+f, os.O_WRONLY, 0)
+		if err != nil {
+			_ = c.Remove()
+			return nil, err
+		}
+		c.files = append(c.files, h)
+	}
+	var err error
+	if c.oom, err = s.OOMKills(); err != nil {
+		_ = c.Remove()
+		return nil, err
+	}
+	return c, nil
+}
+
+// OpenCommand finds the group of a command made by an earlier process.
+func (s *Sandbox) OpenCommand(name string) (*Command, error) {
+	c := &Command{s: s, dir: s.dir + "/work/" + name}
+	if _, err := os.Stat(c.dir); err != nil {
+		return nil, fmt.Errorf("control group of command %s: %w", name, sandbox.ErrNotFound)
+	}
+	var err error
+	if c.oom, err = s.OOMKills(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Files returns cgroup.procs and cgroup.kill.
+func (c *Command) Files() []*os.File { return c.files }
+
+// CloseFiles closes them.
+func (c *Command) CloseFiles() {
+	for _, f := range c.files {
+		f.Close()
+	}
+	c.files = nil
+}
+
+// Kill ends every process of the command.
+func (c *Command) Kill() error {
+	err := write(c.dir+"/cgroup.kill", "1")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Signal sends a signal to every process of the command, in a few rounds because it may fork meanwhile.
+func (c *Command) Signal(sig int) error {
+	if sig == int(syscall.SIGKILL) {
+		return c.Kill()
+	}
+	done := map[int]bool{}
+	for range 3 {
+		pids, err := c.pids()
+		if err != nil {
+			return err
+		}
+		fresh := false
+		for _, p := range pids {
+			if !done[p] {
+				done[p], fresh = true, true
+				if err := syscall.Kill(p, syscall.Signal(sig)); err != nil && err != syscall.ESRCH {
+					return fmt.Errorf("signal process %d: %w", p, err)
+				}
+			}
+		}
+		if !fresh {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (c *Command) pids() ([]int, error) {
+	f, err := os.Open(c.dir + "/cgroup.procs")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []int
+	sc := bufio.NewScanner(f)
+	for sc.Scan() {
+		if n, err := strconv.Atoi(sc.Text()); err == nil && n > 0 {
+			out = append(out, n)
+		}
+	}
+	return out, sc.Err()
+}
+
+// Empty tells whether no process is left.
+func (c *Command) Empty() (bool, error) {
+	n, err := readKey(c.dir+"/cgroup.events", "populated")
+	if errors.Is(err, os.ErrNotExist) {
+		return true, nil
+	}
+	return n == 0, err
+}
+
+// OOMKills counts memory kills in the sandbox since the group was made.
+func (c *Command) OOMKills() (int64, error) {
+	n, err := c.s.OOMKills()
+	return n - c.oom, err
+}
+
+// Remove kills what is left and removes the group. EBUSY: processes are still dying.
+func (c *Command) Remove() error {
+	c.CloseFiles()
+	err := os.Remove(c.dir)
+	if err == nil || errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err := c.Kill(); err != nil {
+		return err
+	}
+	return waitEmpty(c.dir)
+}
+
+// readInt reads a file that holds one number.
+func readInt(path string) (int64, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+}
+
+// readKey reads the number behind a key in a file of "key number" lines.
+func readKey(path, key string) (int64, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), " "); ok && k == key {
+			return strconv.ParseInt(v, 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s: no line %q", path, key)
+}

@@ -1,0 +1,17 @@
+// Package cgroup is the resource controller of the container backend: one interface, two kernels.
+//
+// Each sandbox has a group with two children: init (its dsec-init, which the limits and the freezer never
+// hit) and work, with one group below it for each command:
+//
+//	<root>/<sandbox>/init          dsec-init
+//	<root>/<sandbox>/work          limits, freezer, accounting
+//	<root>/<sandbox>/work/<cmd>    one command's whole process tree
+//
+// On a pure v2 host that is all. On a hybrid host the v2 tree carries no controllers but still freezes, kills
+// and follows each tree; memory, cpu, pids and blkio are one v1 group for each sandbox, <root>/<sandbox>,
+// which dsec-init's nursery thread joins once (v1 membership is per thread), so that all commands are
+// born inside.
+//
+// All groups are made and removed by the host; a sandbox can write to none of them. dsec-init gets
+// descriptors opened by the host, and the kernel checks writes against the opener.
+package cgroup

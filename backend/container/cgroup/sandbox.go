@@ -1,0 +1,203 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Sandbox is the groups of one sandbox.
+type Sandbox struct {
+	tree *Tree
+	name string
+	dir  string // in the v2 tree
+}
+
+// Sandbox names the groups of a sandbox; it makes nothing.
+func (t *Tree) Sandbox(name string) *Sandbox {
+	return &Sandbox{tree: t, name: name, dir: filepath.Join(t.v2, name)}
+}
+
+// Make makes the groups.
+func (s *Sandbox) Make() error {
+	for _, d := range []string{s.dir, s.dir + "/init", s.dir + "/work"} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return fmt.Errorf("make control group: %w", err)
+		}
+	}
+	if s.tree.pure() {
+		if err := enable(s.dir, "+memory +cpu +pids +io"); err != nil {
+			return err
+		}
+	}
+	for _, root := range s.tree.roots()[1:] {
+		if err := os.Mkdir(filepath.Join(root, s.name), 0o755); err != nil {
+			return fmt.Errorf("make control group: %w", err)
+		}
+	}
+	return nil
+}
+
+// InitGroup opens the group that dsec-init is cloned into.
+func (s *Sandbox) InitGroup() (*os.File, error) { return os.Open(s.dir + "/init") }
+
+// TaskFiles opens the v1 `tasks` files that the nursery thread joins; none on a pure v2 host. The caller
+// closes them.
+func (s *Sandbox) TaskFiles() ([]*os.File, error) {
+	var out []*os.File
+	for _, root := range s.tree.roots()[1:] {
+		f, err := os.OpenFile(filepath.Join(root, s.name, "tasks"), os.O_WRONLY, 0)
+		if err != nil {
+			for _, o := range out {
+				o.Close()
+			}
+			return nil, err
+		}
+		out = append(out, f)
+	}
+	return out, nil
+}
+
+// v1 returns a file of the sandbox's group in a v1 hierarchy.
+func (s *Sandbox) v1(controller, file string) string {
+	return filepath.Join(s.tree.v1[controller], s.name, file)
+}
+
+// cpuPeriod is the CFS bandwidth period, microseconds.
+const cpuPeriod = 100_000
+
+// SetLimits writes the limits on the sandbox's work.
+func (s *Sandbox) SetLimits(l sandbox.Limits) error {
+	quota := strconv.FormatInt(l.CPUMillis*cpuPeriod/1000, 10)
+	mem, pids := strconv.FormatInt(l.MemoryBytes, 10), strconv.FormatInt(l.Pids, 10)
+	var sets [][2]string
+	if s.tree.pure() {
+		w := s.dir + "/work/"
+		sets = [][2]string{{w + "memory.max", mem}, {w + "pids.max", pids}, {w + "cpu.max", quota + " " + strconv.Itoa(cpuPeriod)}}
+		// Optional: no swap in the kernel, no file.
+		_ = write(w+"memory.swap.max", "0")
+	} else {
+		sets = [][2]string{{s.v1("memory", "memory.limit_in_bytes"), mem}, {s.v1("pids", "pids.max"), pids},
+			{s.v1("cpu", "cpu.cfs_quota_us"), quota}}
+	}
+	for _, kv := range sets {
+		if err := write(kv[0], kv[1]); err != nil {
+			return fmt.Errorf("set limit %s to %s: %w", filepath.Base(kv[0]), kv[1], err)
+		}
+	}
+	return s.setIO(l)
+}
+
+// setIO limits block I/O on every disk of the node.
+func (s *Sandbox) setIO(l sandbox.Limits) error {
+	if l.IOReadBPS == 0 && l.IOWriteBPS == 0 {
+		return nil
+	}
+	devs, err := disks()
+	if err != nil {
+		return err
+	}
+	for _, d := range devs {
+		if s.tree.pure() {
+			v := d
+			if l.IOReadBPS > 0 {
+				v += " rbps=" + strconv.FormatInt(l.IOReadBPS, 10)
+			}
+			if l.IOWriteBPS > 0 {
+				v += " wbps=" + strconv.FormatInt(l.IOWriteBPS, 10)
+			}
+			err = write(s.dir+"/work/io.max", v)
+		} else {
+			if l.IOReadBPS > 0 {
+				err = write(s.v1("blkio", "blkio.throttle.read_bps_device"), d+" "+strconv.FormatInt(l.IOReadBPS, 10))
+			}
+			if l.IOWriteBPS > 0 && err == nil {
+				err = write(s.v1("blkio", "blkio.throttle.write_bps_device"), d+" "+strconv.FormatInt(l.IOWriteBPS, 10))
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("limit I/O on device %s: %w", d, err)
+		}
+	}
+	return nil
+}
+
+// disks lists the block devices of the node as "major:minor".
+func disks() ([]string, error) {
+	ents, err := os.ReadDir("/sys/block")
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, e := range ents {
+		size, err := readInt("/sys/block/" + e.Name() + "/size")
+		if err != nil || size == 0 {
+			continue
+		}
+		if b, err := os.ReadFile("/sys/block/" + e.Name() + "/dev"); err == nil {
+			out = append(out, string(b[:max(len(b)-1, 0)]))
+		}
+	}
+	return out, nil
+}
+
+// Freeze stops all of the sandbox's work; Thaw lets it go on. dsec-init is not frozen.
+func (s *Sandbox) Freeze() error { return write(s.dir+"/work/cgroup.freeze", "1") }
+
+// Thaw undoes Freeze.
+func (s *Sandbox) Thaw() error { return write(s.dir+"/work/cgroup.freeze", "0") }
+
+// Frozen tells whether every process of the sandbox's work has stopped.
+func (s *Sandbox) Frozen() (bool, error) {
+	n, err := readKey(s.dir+"/work/cgroup.events", "frozen")
+	return n == 1, err
+}
+
+// Kill ends every process of the sandbox, dsec-init too.
+func (s *Sandbox) Kill() error {
+	err := write(s.dir+"/cgroup.kill", "1")
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// Remove removes the groups; every process must have ended (os.ErrExist-like EBUSY otherwise).
+func (s *Sandbox) Remove() error {
+	errs := []error{removeAll(s.dir)}
+	for _, root := range s.tree.roots()[1:] {
+		errs = append(errs, removeAll(filepath.Join(root, s.name)))
+	}
+	return errors.Join(errs...)
+}
+
+// removeAll removes a group and those below it, deepest first.
+func removeAll(dir string) error {
+	err := os.Remove(dir) // rmdir: the files of a group do not count
+	if err == nil || errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	ents, rerr := os.ReadDir(dir)
+	if rerr != nil {
+		return rerr
+	}
+	for _, e := range ents {
+		if e.IsDir() {
+			if err := removeAll(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	return rmdir(dir)
+}
+
+func rmdir(dir string) error {
+	if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove control group: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// v1Controllers are the hierarchies of a hybrid host that sandboxes join.
+var v1Controllers = []string{"memory", "cpu", "pids", "blkio", "cpuacct"}
+
+// Tree is the place below which one edge keeps its groups.
+type Tree struct {
+	name string
+	v2   string            // directory in the v2 tree
+	v1   map[string]string // controller -> directory; empty on a pure v2 host
+}
+
+// Layout tells how a tree lies on this host; kept with the edge's state so that a later process, started from
+// another group, finds the same groups.
+type Layout struct {
+	V2 string            `json:"v2"`
+	V1 map[string]string `json:"v1,omitempty"`
+}
+
+// Detect finds where this process may keep groups called name: below its own groups.
+func Detect(name string) (Layout, error) {
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return Layout{}, err
+	}
+	own := map[string]string{} // controller ("" = v2) -> path
+	for _, line := range strings.Split(strings.TrimSpace(string(b)), "\n") {
+		f := strings.SplitN(line, ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		for _, c := range strings.Split(f[1], ",") {
+			own[c] = f[2]
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return Layout{}, err
+	}
+	l := Layout{V1: map[string]string{}}
+	for _, line := range strings.Split(string(mounts), "\n") {
+		f := strings.Fields(line)
+		if len(f) < 4 {
+			continue
+		}
+		switch f[2] {
+		case "cgroup2":
+			if l.V2 == "" {
+				l.V2 = filepath.Join(f[1], own[""], name)
+			}
+		case "cgroup":
+			opts := strings.Split(f[3], ",")
+			for _, c := range v1Controllers {
+				for _, o := range opts {
+					if o == c && l.V1[c] == "" {
+						l.V1[c] = filepath.Join(f[1], own[c], name)
+					}
+				}
+			}
+		}
+	}
+	if l.V2 == "" {
+		return Layout{}, fmt.Errorf("cgroups: %w: no v2 tree is mounted", sandbox.ErrUnsupported)
+	}
+	return l, nil
+}
+
+// Open makes the tree's directories and, on a pure v2 host, turns its controllers on.
+func Open(l Layout) (*Tree, error) {
+	t := &Tree{v2: l.V2, v1: l.V1}
+	for _, d := range t.roots() {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return nil, fmt.Errorf("make control group: %w", err)
+		}
+	}
+	if t.pure() {
+		// Processes may live only in leaves: whoever is in the parent moves aside first (the edge's unit has
+		// Delegate=yes; see MoveToLeaf).
+		for _, d := range []string{filepath.Dir(t.v2), t.v2} {
+			if err := enable(d, "+memory +cpu +pids +io"); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return t, nil
+}
+
+func enable(dir, controllers string) error {
+	if err := write(filepath.Join(dir, "cgroup.subtree_control"), controllers); err != nil {
+		return fmt.Errorf("turn on controllers in %s: %w", dir, err)
+	}
+	return nil
+}
+
+// pure tells whether all controllers are v2's.
+func (t *Tree) pure() bool { return len(t.v1) == 0 }
+
+// Mode names the kind of host: "v2" or "hybrid".
+func (t *Tree) Mode() string {
+	if t.pure() {
+		return "v2"
+	}
+	return "hybrid"
+}
+
+// roots are the tree's directories, one for each hierarchy, without doubles (cpu and cpuacct may be one).
+func (t *Tree) roots() []string {
+	out := []string{t.v2}
+	seen := map[string]bool{t.v2: true}
+	for _, c := range v1Controllers {
+		if d := t.v1[c]; d != "" && !seen[d] {
+			seen[d] = true
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// List returns the names of all sandboxes that have a group, in any hierarchy.
+func (t *Tree) List() ([]string, error) {
+	seen := map[string]bool{}
+	var out []string
+	for _, d := range t.roots() {
+		ents, err := os.ReadDir(d)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range ents {
+			if e.IsDir() && !seen[e.Name()] {
+				seen[e.Name()] = true
+				out = append(out, e.Name())
+			}
+		}
+	}
+	return out, nil
+}
+
+// Close removes the tree's own directories if they are empty.
+func (t *Tree) Close() error {
+	var errs []error
+	for _, d := range t.roots() {
+		if err := os.Remove(d); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func write(path, value string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}

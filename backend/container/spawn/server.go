@@ -1,0 +1,132 @@
+package spawn
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/opendsec/dsec/internal/linux"
+)
+
+// Request asks for one shell. It travels as "id uidBase args..." with the files behind it.
+type Request struct {
+	ID      string
+	UIDBase uint32     // first host id of the shell's 65,536
+	Cgroup  *os.File   // v2 group the process starts in
+	Log     *os.File   // its stderr
+	Listen  *os.File   // descriptor 3: its listening socket
+	Files   []*os.File // descriptors 4, 5, ...
+	Args    []string   // after "container"; no spaces
+}
+
+// IDRange is how many ids each shell's user namespace maps.
+const IDRange = 65536
+
+const cloneFlags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET |
+	syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWCGROUP
+
+// Serve answers requests on the socket at descriptor fd until the other side closes it.
+func Serve(fd int, initEnv []string) error {
+	f := os.NewFile(uintptr(fd), "edge")
+	c, err := net.FileConn(f)
+	f.Close()
+	if err != nil {
+		return fmt.Errorf("spawner socket: %w", err)
+	}
+	conn, ok := c.(*net.UnixConn)
+	if !ok {
+		return errors.New("spawner socket is not a Unix socket")
+	}
+	go reap()
+	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // the edge decides when we end
+	buf := make([]byte, 4096)
+	for {
+		n, files, err := linux.ReceiveFiles(conn, buf)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("receive request: %w", err)
+		}
+		pid, pidfd, err := start(string(buf[:n]), files, initEnv)
+		for _, f := range files {
+			f.Close()
+		}
+		if err != nil {
+			err = linux.SendFiles(conn, []byte("err "+err.Error()))
+		} else {
+			err = linux.SendFiles(conn, []byte("ok "+strconv.Itoa(pid)), pidfd)
+			pidfd.Close()
+		}
+		if err != nil {
+			return fmt.Errorf("answer: %w", err)
+		}
+	}
+}
+
+func start(msg string, files []*os.File, env []string) (int, *os.File, error) {
+	f := strings.Split(msg, " ")
+	if len(f) < 2 || len(files) < 3 {
+		return 0, nil, fmt.Errorf("bad request with %d files", len(files))
+	}
+	base, err := strconv.ParseUint(f[1], 10, 32)
+	if err != nil {
+		return 0, nil, err
+	}
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer null.Close()
+	std := []uintptr{null.Fd(), null.Fd()}
+	for _, x := range files[1:] {
+		std = append(std, x.Fd())
+	}
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(base), Size: IDRange}}
+	pidfd := -1
+	pid, err := syscall.ForkExec("/proc/self/exe", append([]string{"dsec-init", "container"}, f[2:]...), &syscall.ProcAttr{
+		Dir:   "/",
+		Env:   env,
+		Files: std,
+		Sys: &syscall.SysProcAttr{
+			Cloneflags:                 cloneFlags,
+			UidMappings:                ids,
+			GidMappings:                ids,
+			GidMappingsEnableSetgroups: true,
+			// Root of its own namespace before exec: otherwise exec takes all capabilities away.
+			Credential:  &syscall.Credential{Uid: 0, Gid: 0},
+			Setsid:      true,
+			UseCgroupFD: true,
+			CgroupFD:    int(files[0].Fd()),
+			PidFD:       &pidfd,
+		},
+	})
+	if err != nil {
+		return 0, nil, fmt.Errorf("clone %s: %w", f[0], err)
+	}
+	return pid, os.NewFile(uintptr(pidfd), "pidfd"), nil
+}
+
+// reap collects ended children; who wants to know holds their pidfds.
+func reap() {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, syscall.SIGCHLD)
+	for {
+		for {
+			pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)
+			if err == syscall.EINTR {
+				continue
+			}
+			if pid <= 0 {
+				break
+			}
+		}
+		<-ch
+	}
+}
