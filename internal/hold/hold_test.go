@@ -1,0 +1,99 @@
+package hold
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/opendsec/dsec/sandbox"
+)
+
+func serve(t *testing.T, socket string) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, socket) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// client waits until the holder answers.
+func client(t *testing.T, socket string) *Client {
+	t.Helper()
+	c := NewClient(socket)
+	for range 1000 {
+		if _, err := c.List(""); err == nil {
+			return c
+		}
+	}
+	t.Fatal("holder does not answer")
+	return nil
+}
+
+func TestDescriptorsOutliveClients(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "hold.sock")
+	stop := serve(t, socket)
+	defer stop()
+	a := client(t, socket)
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("kept"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Put("layer/x", f); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	a.Close()
+
+	b := client(t, socket)
+	defer b.Close()
+	if _, err := b.Get("layer/y"); !errors.Is(err, sandbox.ErrNotFound) {
+		t.Fatalf("unknown name: %v", err)
+	}
+	names, err := b.List("layer/")
+	if err != nil || len(names) != 1 || names[0] != "layer/x" {
+		t.Fatalf("list: %v, %v", names, err)
+	}
+	g, err := b.Get("layer/x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	data, err := io.ReadAll(io.NewSectionReader(g, 0, 10))
+	if err != nil || string(data) != "kept" {
+		t.Fatalf("read %q, %v", data, err)
+	}
+	if err := b.Drop("layer/x"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Get("layer/x"); !errors.Is(err, sandbox.ErrNotFound) {
+		t.Fatalf("after drop: %v", err)
+	}
+}
+
+func TestClientConnectsAgain(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "hold.sock")
+	stop := serve(t, socket)
+	c := client(t, socket)
+	defer c.Close()
+	stop()
+	if _, err := c.List(""); !errors.Is(err, sandbox.ErrUnavailable) {
+		t.Fatalf("without a holder: %v", err)
+	}
+	stop = serve(t, socket)
+	defer stop()
+	client(t, socket).Close()
+	if _, err := c.List(""); err != nil {
+		t.Fatalf("after its restart: %v", err)
+	}
+}
