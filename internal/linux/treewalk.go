@@ -1,0 +1,113 @@
+package linux
+
+import (
+	"fmt"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+)
+
+// FileInfo is what fstat says about an object of a tree.
+type FileInfo struct {
+	Mode         uint32 // type and permissions, as in st_mode
+	UID, GID     uint32
+	Mtime        int64 // seconds since 1970
+	MtimeNsec    uint32
+	Size         int64
+	Nlink        uint64
+	Dev, Ino     uint64
+	Major, Minor uint32 // devices
+}
+
+// OpenObjectAt opens name in dir without following it, and describes it: regular files and directories for
+// reading, everything else as a descriptor that only names it, so that no device is opened.
+func OpenObjectAt(dir *os.File, name string) (*os.File, FileInfo, error) {
+	full := path.Join(dir.Name(), name)
+	fail := func(op string, err error) (*os.File, FileInfo, error) {
+		return nil, FileInfo{}, &os.PathError{Op: op, Path: full, Err: err}
+	}
+	var st unix.Stat_t
+	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fail("stat", err)
+	}
+	flags := unix.O_PATH
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		flags = unix.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY // should it have become a pipe or a terminal
+	case unix.S_IFDIR:
+		flags = unix.O_RDONLY | unix.O_DIRECTORY
+	}
+	fd, err := unix.Openat(int(dir.Fd()), name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fail("open", err)
+	}
+	before := st.Mode & unix.S_IFMT
+	if err := unix.Fstat(fd, &st); err != nil {
+		unix.Close(fd)
+		return fail("fstat", err)
+	}
+	if st.Mode&unix.S_IFMT != before {
+		unix.Close(fd)
+		return fail("open", fmt.Errorf("changed its type while it was being opened"))
+	}
+	return os.NewFile(uintptr(fd), full), fileInfo(&st), nil
+}
+
+// Stat describes an open file.
+func Stat(f *os.File) (FileInfo, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return FileInfo{}, &os.PathError{Op: "fstat", Path: f.Name(), Err: err}
+	}
+	return fileInfo(&st), nil
+}
+
+// Lstat describes the object that path names, symbolic links not followed.
+func Lstat(path string) (FileInfo, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return FileInfo{}, &os.PathError{Op: "lstat", Path: path, Err: err}
+	}
+	return fileInfo(&st), nil
+}
+
+func fileInfo(st *unix.Stat_t) FileInfo {
+	return FileInfo{
+		Mode: st.Mode, UID: st.Uid, GID: st.Gid,
+		Mtime: st.Mtim.Sec, MtimeNsec: uint32(st.Mtim.Nsec),
+		Size: st.Size, Nlink: uint64(st.Nlink), Dev: uint64(st.Dev), Ino: st.Ino,
+		Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev),
+	}
+}
+
+// ReadLink returns the target of the symbolic link that f (opened by OpenObjectAt) names.
+func ReadLink(f *os.File) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(int(f.Fd()), "", buf)
+	if err != nil {
+		return "", &os.PathError{Op: "readlink", Path: f.Name(), Err: err}
+	}
+	return string(buf[:n]), nil
+}
+
+// MountErofs attaches an EROFS image, read-only, at dir: meta is the image file and data its blob, empty for
+// an image without one. Both must lie on a file system with a block device.
+func MountErofs(meta, data, dir string) error {
+	opts := ""
+	if data != "" {
+		opts = "device=" + data
+	}
+	if err := unix.Mount(meta, dir, "erofs", unix.MS_RDONLY|unix.MS_NODEV, opts); err != nil {
+		return fmt.Errorf("mount erofs %s (%s) at %s: %w", meta, opts, dir, err)
+	}
+	return nil
+}
+
+// Unmount detaches what is mounted at dir.
+func Unmount(dir string) error {
+	if err := unix.Unmount(dir, 0); err != nil {
+		return &os.PathError{Op: "unmount", Path: dir, Err: err}
+	}
+	return nil
+}
