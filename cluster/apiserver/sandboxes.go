@@ -1,0 +1,192 @@
+package apiserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"connectrpc.com/connect"
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+const (
+	defaultPage = 100
+	maxPage     = 1000
+	maxCount    = 1000
+)
+
+// sandboxService implements the methods of SandboxService that concern no single sandbox; the others are
+// forwarded and never get here.
+type sandboxService struct {
+	dsecv1connect.UnimplementedSandboxServiceHandler
+	s *Server
+}
+
+func (sb sandboxService) CreateSandbox(ctx context.Context, r *dsecv1.CreateSandboxRequest) (*dsecv1.CreateSandboxResponse, error) {
+	if r.GetSpec() == nil {
+		return nil, connectError(fmt.Errorf("create sandbox: %w: spec is missing", sandbox.ErrInvalid))
+	}
+	if n := r.GetCount(); n < 0 || n > maxCount {
+		return nil, connectError(fmt.Errorf("create sandbox: count %d: %w: want 1 to %d", n, sandbox.ErrInvalid, maxCount))
+	}
+	req := &dsecv1.CreateResolvedRequest{Create: r, KeyId: keyOf(ctx).ID}
+	if r.GetSpec().GetBackend() != dsecv1.Backend_BACKEND_FAKE {
+		layers, cfg, err := sb.s.o.Catalogue.Resolve(ctx, r.GetSpec().GetEnvironment())
+		if err != nil {
+			return nil, connectError(err)
+		}
+		req.Layers, req.ImageEnv, req.ImageUser, req.ImageWorkdir = layers, cfg.GetEnv(), cfg.GetUser(), cfg.GetWorkdir()
+	}
+	e, err := sb.s.o.Placement.Pick(ctx, r.GetSpec())
+	if err != nil {
+		return nil, connectError(err)
+	}
+	resp, err := e.Admin.CreateResolved(ctx, req)
+	if err != nil {
+		return nil, connectError(e.answered(err))
+	}
+	return resp.GetResponse(), nil
+}
+
+// ListSandboxes goes from edge to edge, newest first within each; the page token is EDGE:TOKEN.
+func (sb sandboxService) ListSandboxes(ctx context.Context, r *dsecv1.ListSandboxesRequest) (*dsecv1.ListSandboxesResponse, error) {
+	want := int(r.GetPageSize())
+	switch {
+	case want < 0 || want > maxPage:
+		return nil, connectError(fmt.Errorf("page size %d: %w: want 1 to %d", want, sandbox.ErrInvalid, maxPage))
+	case want == 0:
+		want = defaultPage
+	}
+	edges, token, err := sb.s.edges.from(ctx, r.GetPageToken())
+	if err != nil {
+		return nil, connectError(err)
+	}
+	out := &dsecv1.ListSandboxesResponse{}
+	for i, e := range edges {
+		resp, err := e.Sandboxes.ListSandboxes(ctx, &dsecv1.ListSandboxesRequest{
+			Labels: r.GetLabels(), States: r.GetStates(), PageSize: int32(want - len(out.Sandboxes)), PageToken: token,
+		})
+		if err != nil {
+			return nil, connectError(fmt.Errorf("list sandboxes: %w", e.answered(err)))
+		}
+		out.Sandboxes = append(out.Sandboxes, resp.GetSandboxes()...)
+		token = ""
+		if next := resp.GetNextPageToken(); next != "" {
+			out.NextPageToken = string(e.ID()) + ":" + next
+			break
+		}
+		if len(out.Sandboxes) >= want && i+1 < len(edges) {
+			out.NextPageToken = string(edges[i+1].ID()) + ":"
+			break
+		}
+	}
+	return out, nil
+}
+
+// from returns the edges from the one that a page token names on, in the order of the endpoints, and that edge's
+// own token.
+func (es *Edges) from(ctx context.Context, pageToken string) ([]*Edge, string, error) {
+	for _, e := range es.all {
+		if e.ID() == "" { // a page could not name it
+			if err := e.Up(); err != nil {
+				if err = e.probe(ctx); err != nil {
+					return nil, "", fmt.Errorf("list sandboxes: %w", err)
+				}
+			}
+		}
+	}
+	if pageToken == "" {
+		return es.all, "", nil
+	}
+	id, token, ok := strings.Cut(pageToken, ":")
+	for i, e := range es.all {
+		if ok && string(e.ID()) == id {
+			return es.all[i:], token, nil
+		}
+	}
+	return nil, "", fmt.Errorf("page token %.40q: %w: it is not one that a list returned", pageToken, sandbox.ErrInvalid)
+}
+
+func (sb sandboxService) StopSandboxes(ctx context.Context, r *dsecv1.StopSandboxesRequest) (*dsecv1.StopSandboxesResponse, error) {
+	if len(r.GetLabels()) == 0 {
+		return nil, connectError(fmt.Errorf("stop sandboxes: %w: at least one label is needed", sandbox.ErrInvalid))
+	}
+	out := &dsecv1.StopSandboxesResponse{}
+	var mu sync.Mutex
+	var errs []error
+	var wg sync.WaitGroup
+	for _, e := range sb.s.edges.All() {
+		wg.Go(func() {
+			resp, err := e.Sandboxes.StopSandboxes(ctx, r)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, e.answered(err))
+				return
+			}
+			out.StoppedIds = append(out.StoppedIds, resp.GetStoppedIds()...)
+		})
+	}
+	wg.Wait()
+	if len(errs) > 0 {
+		return nil, connectError(fmt.Errorf("stop sandboxes: %d were stopped, ask again for the rest: %w", len(out.StoppedIds), errors.Join(errs...)))
+	}
+	return out, nil
+}
+
+// StreamEvents by label merges the streams of all edges. It ends when all have ended, or with the first error.
+func (sb sandboxService) StreamEvents(ctx context.Context, r *dsecv1.StreamEventsRequest, out *connect.ServerStream[dsecv1.StreamEventsResponse]) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	edges := sb.s.edges.All()
+	// Unbuffered: a slow client holds up the edges' streams, which bound what they queue.
+	events, ends := make(chan *dsecv1.StreamEventsResponse), make(chan error, len(edges))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for _, e := range edges {
+		wg.Go(func() { ends <- e.stream(ctx, r, events) })
+	}
+	// Headers go out now: a follower of quiet sandboxes is connected all the same.
+	if err := out.Send(nil); err != nil {
+		return err
+	}
+	for left := len(edges); left > 0; {
+		select {
+		case ev := <-events:
+			if err := out.Send(ev); err != nil {
+				return err
+			}
+		case err := <-ends:
+			if err != nil {
+				return connectError(err)
+			}
+			left--
+		}
+	}
+	return nil
+}
+
+func (e *Edge) stream(ctx context.Context, r *dsecv1.StreamEventsRequest, events chan<- *dsecv1.StreamEventsResponse) error {
+	in, err := e.Sandboxes.StreamEvents(ctx, r)
+	if err != nil {
+		return fmt.Errorf("stream events: %w", e.answered(err))
+	}
+	defer in.Close()
+	for in.Receive() {
+		msg := in.Msg()
+		select {
+		case events <- &dsecv1.StreamEventsResponse{Event: msg.GetEvent()}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := in.Err(); err != nil {
+		return fmt.Errorf("stream events: %w", e.answered(err))
+	}
+	return nil
+}
