@@ -143,3 +143,16 @@ func FsUsage(f *os.File) (size, free int64, err error) {
 	}
 	return int64(st.Blocks) * st.Bsize, int64(st.Bavail) * st.Bsize, nil
 }
+
+// QuotaMax returns the limit of the subvolume with the given id, bytes; 0 = none.
+func QuotaMax(uuid string, id uint64) (int64, error) {
+	b, err := os.ReadFile("/sys/fs/btrfs/" + uuid + "/qgroups/0_" + strconv.FormatUint(id, 10) + "/max_referenced")
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil || n > 1<<62 {
+		return 0, err
+	}
+	return int64(n), nil
+}

@@ -60,3 +60,6 @@ func (l *Layer) Mount(userns *os.File) (*os.File, error) {
 
 // Open opens its upper directory with the ids as they are on disk.
 func (l *Layer) Open() (*os.File, error) { return linux.OpenDirAt(l.pool.root, l.Name+"/upper") }
+
+// LimitBytes returns the limit; 0 = none.
+func (l *Layer) LimitBytes() (int64, error) { return linux.QuotaMax(l.pool.uuid, l.ID) }

@@ -1,0 +1,40 @@
+package container
+
+import (
+	"log/slog"
+
+	"github.com/opendsec/dsec/internal/hold"
+	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Config of the driver.
+type Config struct {
+	StateDir   string         // the edge's; run/, log/ and pool.img lie in it
+	Edge       sandbox.EdgeID // encoded in the ids of its sandboxes
+	InitBinary string         // dsec-init as built; a copy that sandboxes cannot read is made in StateDir
+	Layers     layer.Node
+	Hold       *hold.Client // nil: what a restart would share is mounted again
+	Log        *slog.Logger
+
+	Warm      int   // shells kept ready; 0 = 16
+	MaxShells int   // shells in all, ready and in use; 0 = 4096
+	Parallel  int   // shells being made at once; 0 = 2
+	PoolBytes int64 // size of a new writable-layer pool; 0 = a quarter of the free disk
+	PoolFree  int64 // bytes of the pool that stay free: below them no sandbox is made; 0 = 512 MiB or a tenth
+}
+
+func (c *Config) defaults() {
+	if c.Warm == 0 {
+		c.Warm = 16
+	}
+	if c.MaxShells == 0 {
+		c.MaxShells = 4096
+	}
+	if c.Parallel == 0 {
+		c.Parallel = 2
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+}

@@ -1,0 +1,124 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/opendsec/dsec/guest/wire"
+	"github.com/opendsec/dsec/internal/failpoint"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Create takes a warm shell and gives it the spec's environment.
+func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
+	if spec.ID != "" {
+		return nil, fmt.Errorf("create container: %w: containers choose their own ids", sandbox.ErrInvalid)
+	}
+	if len(spec.Layers) == 0 {
+		return nil, fmt.Errorf("create container: %w: no layers", sandbox.ErrInvalid)
+	}
+	if err := d.admit(); err != nil {
+		return nil, err
+	}
+	d.Start()
+	t := time.Now()
+	sh, err := d.warm.take(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("create container: %w", err)
+	}
+	defer d.warm.done()
+	d.observe("take_shell", time.Since(t))
+
+	inst := newInstance(d, sh)
+	if err := d.claim(ctx, sh, spec); err != nil {
+		if derr := inst.Destroy(context.WithoutCancel(ctx)); derr != nil {
+			d.log.Error("parts of a failed creation are left for the next sweep", "id", sh.id, "err", derr)
+		}
+		return nil, createFailure(ctx, err)
+	}
+	return inst, nil
+}
+
+// admit refuses a creation while the pool is nearly full: writes of all sandboxes would fail with it.
+func (d *Driver) admit() error {
+	size, free, err := d.pool.Usage()
+	if err != nil {
+		return err
+	}
+	keep := d.cfg.PoolFree
+	if keep == 0 {
+		keep = min(512<<20, size/10)
+	}
+	if free < keep {
+		return fmt.Errorf("%w: the writable-layer pool has %d MiB free of %d, and keeps %d: stop sandboxes or enlarge it",
+			sandbox.ErrExhausted, free>>20, size>>20, keep>>20)
+	}
+	return nil
+}
+
+func (d *Driver) claim(ctx context.Context, sh *shell, spec *sandbox.Spec) error {
+	t := time.Now()
+	if err := failpoint.Hit("container/claim"); err != nil {
+		return err
+	}
+	root, err := d.compose(ctx, sh, spec.Layers)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	d.observe("compose", time.Since(t))
+
+	t = time.Now()
+	if err := sh.groups.SetLimits(spec.Limits); err != nil {
+		return err
+	}
+	if err := sh.layer.Limit(spec.Limits.DiskBytes); err != nil {
+		return err
+	}
+	hostname := string(sh.id)
+	if spec.Hostname != "" && spec.Hostname != hostname {
+		hostname = spec.Hostname
+		if err := sh.setHostname(hostname); err != nil {
+			return err
+		}
+	}
+	d.observe("limit", time.Since(t))
+	if err := failpoint.Hit("container/composed"); err != nil {
+		return err
+	}
+
+	t = time.Now()
+	err = sh.conn.Claim(ctx, &wire.Claim{
+		Hostname: hostname, Env: spec.Env, User: spec.User, Workdir: spec.Workdir,
+		NoNewPrivileges: spec.NoNewPrivileges, ShmBytes: spec.Limits.ShmBytes,
+	}, root)
+	if err != nil {
+		return fmt.Errorf("claim: %w", err)
+	}
+	d.observe("claim", time.Since(t))
+	// The overlay holds these now.
+	sh.upper.Close()
+	sh.work.Close()
+	sh.userns.Close()
+	sh.upper, sh.work, sh.userns = nil, nil, nil
+	return failpoint.Hit("container/claimed")
+}
+
+// createFailure says whose fault a failed creation was; errors that are answers of their own stay.
+func createFailure(ctx context.Context, err error) error {
+	var f *sandbox.Failure
+	var w *wire.Error
+	switch {
+	case errors.As(err, &f), errors.Is(err, sandbox.ErrExhausted), errors.Is(err, sandbox.ErrInvalid):
+		return err
+	case errors.Is(err, sandbox.ErrNotFound), errors.Is(err, sandbox.ErrUnavailable):
+		return fmt.Errorf("%w: %w", sandbox.NewFailure(sandbox.KindImageUnavailable, "%v", err), err)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.As(err, &w) && w.Code == wire.CodeNoUser:
+		return fmt.Errorf("%w: %s", sandbox.ErrInvalid, w.Message)
+	}
+	return sandbox.NewFailure(sandbox.KindInternal, "create container: %v", err)
+}

@@ -1,0 +1,265 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/opendsec/dsec/backend/container/cgroup"
+	"github.com/opendsec/dsec/backend/container/pool"
+	"github.com/opendsec/dsec/backend/container/spawn"
+	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/policy/confine"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Driver is the container backend; it implements sandbox.Backend.
+type Driver struct {
+	cfg     Config
+	log     *slog.Logger
+	boot    string
+	epoch   atomic.Uint64
+	tree    *cgroup.Tree
+	pool    *pool.Pool
+	slots   *slots
+	mounts  *mounts
+	spawner *spawn.Client
+	watch   *linux.ExitWatch
+	initLog *os.File
+	filter  *os.File // the system-call filter, as a file; every dsec-init reads it
+	freed   chan struct{}
+
+	warmOnce sync.Once
+	warm     *warm
+
+	// Observe, when set, gets the duration of each stage of a creation.
+	Observe func(stage string, d time.Duration)
+}
+
+// New opens the driver on its state. It makes no shell before the first Create or Start.
+func New(ctx context.Context, cfg Config) (d *Driver, err error) {
+	cfg.defaults()
+	d = &Driver{cfg: cfg, log: cfg.Log, slots: newSlots(cfg.MaxShells), mounts: newMounts(cfg.Layers, cfg.Hold),
+		freed: make(chan struct{}, 1)}
+	defer func() {
+		if err != nil {
+			d.closeParts()
+		}
+	}()
+	if !linux.KernelAtLeast(6, 15) {
+		return nil, fmt.Errorf("container backend: %w: overlays over detached mounts need Linux 6.15", sandbox.ErrUnsupported)
+	}
+	for _, dir := range []string{"run/shells", "log"} {
+		if err := os.MkdirAll(filepath.Join(cfg.StateDir, dir), 0o700); err != nil {
+			return nil, err
+		}
+	}
+	if d.boot, err = linux.BootID(); err != nil {
+		return nil, err
+	}
+	if err := d.openEpoch(); err != nil {
+		return nil, err
+	}
+	if err := d.openTree(); err != nil {
+		return nil, err
+	}
+	d.pool, err = pool.Open(ctx, pool.Config{Image: filepath.Join(cfg.StateDir, "pool.img"), Size: cfg.PoolBytes, Hold: cfg.Hold})
+	if err != nil {
+		return nil, err
+	}
+	d.initLog, err = os.OpenFile(filepath.Join(cfg.StateDir, "log", "init.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.writeFilter(); err != nil {
+		return nil, err
+	}
+	bin, err := d.installInit()
+	if err != nil {
+		return nil, err
+	}
+	if d.watch, err = linux.NewExitWatch(); err != nil {
+		return nil, err
+	}
+	d.spawner = spawn.NewClient(bin, nil)
+	return d, nil
+}
+
+// Start begins to keep shells ready; Create does it as well. Call it after Sweep.
+func (d *Driver) Start() {
+	d.warmOnce.Do(func() { d.warm = newWarm(d, d.cfg.Warm, d.cfg.Parallel) })
+}
+
+// openTree finds the control groups of this state directory: where an earlier process put them, or below
+// this process's own.
+func (d *Driver) openTree() error {
+	path := filepath.Join(d.cfg.StateDir, "run", "cgroups.json")
+	var l cgroup.Layout
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(b, &l)
+		if err == nil {
+			if _, serr := os.Stat(l.V2); serr != nil {
+				err = serr // another boot, or cleaned up: choose anew
+			}
+		}
+	}
+	if err != nil {
+		if l, err = cgroup.Detect("dsec-" + string(d.cfg.Edge)); err != nil {
+			return err
+		}
+		if b, err = json.Marshal(l); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			return err
+		}
+	}
+	d.tree, err = cgroup.Open(l)
+	return err
+}
+
+// openEpoch counts the processes that have served this state directory: dsec-init lets the newest speak.
+func (d *Driver) openEpoch() error {
+	path := filepath.Join(d.cfg.StateDir, "run", "epoch")
+	var n uint64
+	b, err := os.ReadFile(path)
+	if err == nil {
+		n, err = strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	n++
+	if err := os.WriteFile(path+".new", []byte(strconv.FormatUint(n, 10)), 0o600); err != nil {
+		return err
+	}
+	d.epoch.Store(n << 32)
+	return os.Rename(path+".new", path)
+}
+
+func (d *Driver) nextEpoch() uint64 { return d.epoch.Add(1) }
+
+// writeFilter keeps the compiled filter in a file that shells inherit.
+func (d *Driver) writeFilter() error {
+	p, err := confine.Program(confine.Default())
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(d.cfg.StateDir, "run", "seccomp.bpf")
+	if err := os.WriteFile(path, p, 0o600); err != nil {
+		return err
+	}
+	d.filter, err = os.Open(path)
+	return err
+}
+
+// installInit copies dsec-init to a place of ours with mode 0711: the kernel makes a process whose program its
+// user namespace cannot read undumpable, out of reach even for root inside. The copy is named by its content,
+// so that an upgrade does not change what runs.
+func (d *Driver) installInit() (string, error) {
+	src, err := os.Open(d.cfg.InitBinary)
+	if err != nil {
+		return "", fmt.Errorf("dsec-init: %w (build it, or say where it lies)", err)
+	}
+	defer src.Close()
+	st, err := src.Stat()
+	if err != nil {
+		return "", err
+	}
+	dst := filepath.Join(d.cfg.StateDir, "run", fmt.Sprintf("dsec-init-%x-%x", st.ModTime().UnixNano(), st.Size()))
+	if have, err := os.Stat(dst); err == nil && have.Size() == st.Size() && have.Mode().Perm() == 0o711 {
+		return dst, nil
+	}
+	tmp := dst + ".new"
+	out, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o711)
+	if err != nil {
+		return "", err
+	}
+	_, err = io.Copy(out, src)
+	if err == nil {
+		err = out.Chmod(0o711)
+	}
+	if cerr := out.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return "", err
+	}
+	return dst, os.Rename(tmp, dst)
+}
+
+// Name returns sandbox.BackendContainer.
+func (d *Driver) Name() sandbox.BackendName { return sandbox.BackendContainer }
+
+// Capabilities of containers.
+func (d *Driver) Capabilities() sandbox.Capabilities {
+	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Real: true}
+}
+
+// Warm is the number of shells that are ready.
+func (d *Driver) Warm() int {
+	if d.warm == nil {
+		return 0
+	}
+	return d.warm.count()
+}
+
+// PoolUsage returns size and free bytes of the writable-layer pool.
+func (d *Driver) PoolUsage() (size, free int64, err error) { return d.pool.Usage() }
+
+func (d *Driver) observe(stage string, t time.Duration) {
+	if d.Observe != nil {
+		d.Observe(stage, t)
+	}
+}
+
+// Close removes the ready shells and lets go of everything else; sandboxes go on.
+func (d *Driver) Close(ctx context.Context) error {
+	var errs []error
+	d.warmOnce.Do(func() {}) // none are made from here on
+	if d.warm != nil {
+		for _, sh := range d.warm.close() {
+			d.watch.Remove(sh.pidfd)
+			slot := sh.slot
+			if err := d.removeParts(sh); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			d.slots.release(slot)
+		}
+	}
+	d.closeParts()
+	return errors.Join(errs...)
+}
+
+// Uninstall removes what belongs to no sandbox: groups and the pool's mount. Call it after Close, when no sandbox
+// is left.
+func (d *Driver) Uninstall() error {
+	return errors.Join(d.tree.Close(), d.cfg.Hold.Drop("pool"))
+}
+
+func (d *Driver) closeParts() {
+	if d.spawner != nil {
+		d.spawner.Close()
+	}
+	if d.watch != nil {
+		d.watch.Close()
+		d.watch = nil
+	}
+	if d.pool != nil {
+		d.pool.Close()
+	}
+	d.mounts.close()
+	closeAll([]*os.File{d.initLog, d.filter})
+}

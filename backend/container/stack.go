@@ -1,0 +1,194 @@
+package container
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/opendsec/dsec/internal/hold"
+	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// maxMounted bounds the layers that stay mounted without being looked up; sandboxes keep what they use
+// mounted by themselves.
+const maxMounted = 2048
+
+// mounted is one layer, mounted once for the node.
+type mounted struct {
+	digest layer.Digest
+	mount  *os.File
+	etc    etcInfo
+	refs   int // lookups in progress: not to be closed meanwhile
+	gone   bool
+	elem   *list.Element
+}
+
+// etcInfo tells what a layer has at /etc: the shell's writable layer brings an /etc of its own (hosts,
+// hostname, resolv.conf), which must look like the one that it covers.
+type etcInfo struct {
+	present        bool
+	mode, uid, gid uint32
+}
+
+// mounts keeps the node's mounted layers, least recently used first out.
+type mounts struct {
+	node layer.Node
+	hold *hold.Client
+
+	mu   sync.Mutex
+	m    map[layer.Digest]*mounted
+	lru  *list.List // front = most recent
+	busy map[layer.Digest]chan struct{}
+}
+
+func newMounts(n layer.Node, h *hold.Client) *mounts {
+	return &mounts{node: n, hold: h, m: map[layer.Digest]*mounted{}, lru: list.New(), busy: map[layer.Digest]chan struct{}{}}
+}
+
+// get returns the layer's mount; concurrent first uses share one mount. The caller calls put.
+func (c *mounts) get(ctx context.Context, d layer.Digest) (*mounted, error) {
+	for {
+		c.mu.Lock()
+		if m := c.m[d]; m != nil {
+			m.refs++
+			c.lru.MoveToFront(m.elem)
+			c.mu.Unlock()
+			return m, nil
+		}
+		wait := c.busy[d]
+		if wait == nil {
+			break
+		}
+		c.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	done := make(chan struct{})
+	c.busy[d] = done
+	c.mu.Unlock()
+
+	m, err := c.mount(ctx, d)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.busy, d)
+	close(done)
+	if err != nil {
+		return nil, err
+	}
+	m.refs = 1
+	m.elem = c.lru.PushFront(m)
+	c.m[d] = m
+	for c.lru.Len() > maxMounted {
+		c.drop(c.lru.Back().Value.(*mounted))
+	}
+	return m, nil
+}
+
+func (c *mounts) put(m *mounted) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m.refs--; m.refs == 0 && m.gone {
+		m.mount.Close()
+	}
+}
+
+// drop forgets a mount; c.mu is held.
+func (c *mounts) drop(m *mounted) {
+	c.lru.Remove(m.elem)
+	delete(c.m, m.digest)
+	m.gone = true
+	if m.refs == 0 {
+		m.mount.Close()
+	}
+	_ = c.hold.Drop(holdName(m.digest))
+}
+
+func (c *mounts) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range c.m {
+		m.mount.Close()
+	}
+	c.m = map[layer.Digest]*mounted{}
+	c.lru.Init()
+}
+
+func holdName(d layer.Digest) string { return "layer/" + string(d) }
+
+// mount takes the layer's mount from the holder, or makes it and puts it there.
+func (c *mounts) mount(ctx context.Context, d layer.Digest) (*mounted, error) {
+	f, err := c.hold.Get(holdName(d))
+	if err != nil {
+		l, err := c.node.Local(ctx, d)
+		if err != nil {
+			return nil, err
+		}
+		opts := []linux.Option{{Key: "source", Value: l.MetaPath}}
+		if l.Manifest.Data.Size > 0 {
+			// Left out, the kernel would mount the metadata all the same and read wrong bytes.
+			opts = append(opts, linux.Option{Key: "device", Value: l.DataPath})
+		}
+		f, err = linux.NewMount("erofs", linux.ReadOnly|linux.NoDev|linux.NoAtime, opts...)
+		if err != nil {
+			return nil, fmt.Errorf("mount layer %s: %w", d, err)
+		}
+		// Not fatal: the layer would be mounted twice after a restart of the edge.
+		_ = c.hold.Put(holdName(d), f)
+	}
+	m := &mounted{digest: d, mount: f}
+	if mode, uid, gid, err := linux.StatAt(f, "etc"); err == nil {
+		m.etc = etcInfo{true, mode, uid, gid}
+	}
+	return m, nil
+}
+
+// compose makes the sandbox's root: an overlay of the layers, seen through the shell's ids, and its writable
+// layer. It returns a detached mount.
+func (d *Driver) compose(ctx context.Context, sh *shell, refs []sandbox.LayerRef) (*os.File, error) {
+	opts := make([]linux.Option, 0, len(refs)+8)
+	var etc etcInfo
+	for i := len(refs) - 1; i >= 0; i-- { // overlayfs wants the top first
+		m, err := d.mounts.get(ctx, layer.Digest(refs[i].Digest))
+		if err != nil {
+			return nil, fmt.Errorf("layer %s: %w", strings.TrimSpace(refs[i].Name+" "+refs[i].Digest), err)
+		}
+		c, err := linux.CloneMount(m.mount, "", 0, sh.userns)
+		if !etc.present {
+			etc = m.etc
+		}
+		d.mounts.put(m)
+		if err != nil {
+			return nil, err
+		}
+		defer c.Close() // the overlay keeps it
+		opts = append(opts, linux.Option{Key: "lowerdir+", File: c})
+	}
+	if err := sh.fitEtc(etc); err != nil {
+		return nil, err
+	}
+	opts = append(opts,
+		linux.Option{Key: "upperdir", File: sh.upper},
+		linux.Option{Key: "workdir", File: sh.work},
+		linux.Option{Key: "redirect_dir", Value: "off"},
+		linux.Option{Key: "metacopy", Value: "off"},
+		linux.Option{Key: "index", Value: "off"},
+		linux.Option{Key: "xino", Value: "off"},
+		// A sandbox does not outlive the machine's crash: fsync inside has nothing to protect. What is packed
+		// is synced by the pool.
+		linux.Option{Key: "volatile", Flag: true},
+	)
+	root, err := linux.NewMountAs("overlay", linux.NoDev|linux.NoAtime, base(sh.slot), opts...)
+	if err != nil {
+		return nil, fmt.Errorf("compose root: %w", err)
+	}
+	return root, nil
+}
