@@ -1,0 +1,46 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"connectrpc.com/connect"
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+)
+
+// CreateError is one sandbox that could not be made.
+type CreateError struct{ Item *dsecv1.Error }
+
+func (e *CreateError) Error() string {
+	if f := e.Item.GetFailure(); f.GetKind() != "" {
+		return fmt.Sprintf("create sandbox: %s (%s)", e.Item.GetMessage(), f.GetKind())
+	}
+	return "create sandbox: " + e.Item.GetMessage()
+}
+
+// Create creates the sandboxes that r asks for. It draws an idempotency key when r has none, so that a broken
+// connection does not leave sandboxes that nobody knows. The result holds the sandboxes that were made; when
+// some were not, the error joins a *CreateError for each.
+func (c *Client) Create(ctx context.Context, r *dsecv1.CreateSandboxRequest) ([]*dsecv1.Sandbox, error) {
+	if r.GetIdempotencyKey() == "" {
+		r.IdempotencyKey = NewOperationID()
+	}
+	resp, err := c.Sandboxes.CreateSandbox(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if want := max(int(r.GetCount()), 1); len(resp.GetResults()) != want {
+		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("create sandbox: %d results for %d", len(resp.GetResults()), want))
+	}
+	var out []*dsecv1.Sandbox
+	var errs []error
+	for _, res := range resp.GetResults() {
+		if res.GetError() != nil {
+			errs = append(errs, &CreateError{res.GetError()})
+			continue
+		}
+		out = append(out, res.GetSandbox())
+	}
+	return out, errors.Join(errs...)
+}
