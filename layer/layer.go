@@ -12,9 +12,9 @@ type Digest string
 // Manifest is the canonical description of a layer; its encoding is what the digest covers.
 type Manifest struct {
 	Version int    `json:"version"`
-	Meta    Blob   `json:"meta"` // EROFS image: superblock, inodes, names, xattrs; no file data
-	Data    Blob   `json:"data"` // file data, at block-aligned offsets, as EROFS device 1; may be empty
-	Files   int64  `json:"files"`
+	Meta    Blob   `json:"meta"`   // EROFS image: superblock, inodes, names, xattrs; no file data
+	Data    Blob   `json:"data"`   // file data, at block-aligned offsets, as EROFS device 1; may be empty
+	Files   int64  `json:"files"`  // names in the tree, directories included
 	Config  Config `json:"config"` // what the image says about running it
 }
 
@@ -47,13 +47,38 @@ type Local struct {
 type Store interface {
 	// Get returns a manifest. Error: sandbox.ErrNotFound.
 	Get(ctx context.Context, d Digest) (*Manifest, error)
-	// OpenMeta and OpenData read a range.
+	// OpenMeta and OpenData read the parts from their beginning.
 	OpenMeta(ctx context.Context, d Digest) (io.ReadCloser, error)
 	OpenData(ctx context.Context, d Digest) (io.ReadCloser, error)
 	// Put publishes atomically: after it returns the whole layer is there, before nothing is.
 	Put(ctx context.Context, m *Manifest, meta, data io.Reader) (Digest, error)
 	List(ctx context.Context) ([]Digest, error)
+	// Delete removes a layer; mounts of it go on. Error: sandbox.ErrNotFound.
 	Delete(ctx context.Context, d Digest) error
+}
+
+// FileStore is what a Store on a local file system offers besides: files made in its staging are published by
+// moving them.
+type FileStore interface {
+	Store
+	// Stage makes an empty directory on the store's file system. What is left in it goes when it is closed, or
+	// when a later process opens the store.
+	Stage(ctx context.Context) (Stage, error)
+	// PutFiles publishes as Put does. The files are consumed (moved where they lie in a Stage, else copied);
+	// dataPath is empty when the layer has no data. Their content is compared with the manifest.
+	PutFiles(ctx context.Context, m *Manifest, metaPath, dataPath string) (Digest, error)
+}
+
+// Stage is a private directory of a FileStore.
+type Stage interface {
+	Dir() string
+	Close() error
+}
+
+// Verifier is a Store or Node that can check what it holds.
+type Verifier interface {
+	// Verify reads a whole layer and compares it with its digest. Errors: sandbox.ErrNotFound, ErrDamaged.
+	Verify(ctx context.Context, d Digest) error
 }
 
 // Node gives layers to a Backend as local files.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -108,6 +109,18 @@ func MountErofs(meta, data, dir string) error {
 func Unmount(dir string) error {
 	if err := unix.Unmount(dir, 0); err != nil {
 		return &os.PathError{Op: "unmount", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// SetTimes sets access and modification time of the object that path names, symbolic links not followed.
+func SetTimes(path string, when time.Time) error {
+	ts, err := unix.TimeToTimespec(when)
+	if err != nil {
+		return &os.PathError{Op: "utimes", Path: path, Err: err}
+	}
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, path, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return &os.PathError{Op: "utimes", Path: path, Err: err}
 	}
 	return nil
 }

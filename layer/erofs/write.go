@@ -85,11 +85,19 @@ func (l *layout) super(root *Inode) []byte {
 	le.PutUint64(s[24:], uint64(l.epoch))
 	le.PutUint32(s[32:], l.epochNsec)
 	le.PutUint32(s[36:], uint32(l.blocks))
-	copy(s[48:64], l.opts.UUID[:])
 	le.PutUint32(s[80:], incompat)
+	SetUUID(b, l.opts.UUID)
+	return b
+}
+
+// SetUUID changes the UUID in an image's first BlockSize bytes, and the checksum with it.
+func SetUUID(block []byte, uuid [16]byte) {
+	s := block[superOffset:BlockSize]
+	copy(s[48:64], uuid[:])
+	le := binary.LittleEndian
+	le.PutUint32(s[4:], 0)
 	// The kernel's CRC has no final inversion.
 	le.PutUint32(s[4:], ^crc32.Checksum(s, crc32.MakeTable(crc32.Castagnoli)))
-	return b
 }
 
 // appendInode appends an inode with its attributes and what follows it.

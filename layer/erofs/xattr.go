@@ -20,6 +20,12 @@ func splitXattr(name string) (index uint8, rest string, err error) {
 	return 0, "", fmt.Errorf("%w: extended attribute %.80q has a name that the image cannot hold", ErrInvalid, name)
 }
 
+// CheckXattrs tells whether an image can hold these attributes on one inode. Errors: ErrInvalid, ErrTooLarge.
+func CheckXattrs(attrs []Xattr) error {
+	_, err := xattrSize(attrs)
+	return err
+}
+
 // xattrSize returns the bytes of the attributes' body, 0 for none.
 func xattrSize(attrs []Xattr) (int, error) {
 	if len(attrs) == 0 {
