@@ -1,0 +1,55 @@
+# make demo: set everything up and run the main job.  make test: everything that must pass.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+DSEC_CACHE ?= /var/cache/dsec
+export DSEC_CACHE
+BIN := bin
+GO ?= go
+BUF_VERSION := 1.75.0
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.PHONY: all build deps demo test test-all test-go test-python vet generate bench clean
+
+all: build
+
+# Packages from the distribution, installed only where missing.
+deps:
+	@hack/deps.sh
+
+build:
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/dsec ./cmd/dsec
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o $(BIN)/dsec-init ./cmd/dsec-init
+
+demo: deps build
+	$(GO) run ./demo -dsec $(BIN)/dsec
+
+test: deps build vet test-go test-python
+
+vet:
+	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt differs in: $$out"; exit 1; fi
+	$(GO) vet ./...
+	$(GO) run $(STATICCHECK) ./...
+
+# -p 1: packages share two cores, and several of them run whole nodes.
+test-go:
+	$(GO) test -p 2 -timeout 15m ./...
+
+test-python:
+	hack/test-python.sh
+
+# The race detector and what is slow.
+test-all: test
+	$(GO) test -race -p 1 -timeout 40m ./...
+
+generate:
+	@mkdir -p $(DSEC_CACHE)/tools && cd $(DSEC_CACHE)/tools && npm install --silent --no-fund --no-audit @bufbuild/buf@$(BUF_VERSION)
+	cd api && $(DSEC_CACHE)/tools/node_modules/.bin/buf lint && $(DSEC_CACHE)/tools/node_modules/.bin/buf generate
+
+bench: build
+	@hack/deps.sh bench
+	$(GO) run ./bench/foundation -dsec $(BIN)/dsec -out bench/out/foundation.json
+
+clean:
+	rm -rf $(BIN)

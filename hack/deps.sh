@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Installs the distribution's packages that building, running and testing need; does nothing when all are there.
+set -euo pipefail
+need=()
+have() { command -v "$1" >/dev/null 2>&1 || [ -x "/sbin/$1" ] || [ -x "/usr/sbin/$1" ]; }
+have mmdebstrap   || need+=(mmdebstrap)
+have mkfs.btrfs   || need+=(btrfs-progs)
+have fsck.erofs   || need+=(erofs-utils)
+have git          || need+=(git)
+have python3      || need+=(python3 python3-venv)
+have curl         || need+=(curl)
+if [ "${1:-}" = bench ]; then
+	have runc       || need+=(runc)
+	have ctr        || need+=(containerd)
+	have bwrap      || need+=(bubblewrap)
+fi
+if [ "${#need[@]}" -gt 0 ]; then
+	if [ "$(id -u)" != 0 ]; then
+		echo "root is needed to install: ${need[*]}" >&2
+		exit 1
+	fi
+	echo "installing ${need[*]}"
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get update -qq
+	apt-get install -y -qq --no-install-recommends "${need[@]}" >/dev/null
+fi
+if ! command -v go >/dev/null 2>&1; then
+	echo "Go 1.26 or newer is needed: https://go.dev/doc/install" >&2
+	exit 1
+fi
