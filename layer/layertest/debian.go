@@ -1,0 +1,23 @@
+package layertest
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// DebianBase returns the tar of a Debian tree that hack/debian-base.sh left in the cache; without one the test
+// is skipped.
+func DebianBase(t testing.TB) string {
+	t.Helper()
+	pattern := filepath.Join(cmp.Or(os.Getenv("DSEC_CACHE"), "/var/cache/dsec"), "debian-*.tar")
+	found, err := filepath.Glob(pattern)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) == 0 {
+		t.Skipf("no %s: run hack/debian-base.sh", pattern)
+	}
+	return found[0]
+}

@@ -1,0 +1,217 @@
+package posix
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+const (
+	manifestName = "manifest.json"
+	metaName     = "meta.erofs"
+	dataName     = "data"
+)
+
+// Store is a folder of layers. It is safe for concurrent use, also by several processes.
+type Store struct {
+	layers  string
+	staging string
+	log     *slog.Logger
+}
+
+var (
+	_ layer.FileStore = (*Store)(nil)
+	_ layer.Verifier  = (*Store)(nil)
+)
+
+// Open opens the store in folder, which is made when it is missing, and removes what dead processes left
+// half made.
+func Open(folder string, log *slog.Logger) (*Store, error) {
+	folder, err := filepath.Abs(folder) // mounts keep the paths of layers
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{layers: filepath.Join(folder, "layers"), staging: filepath.Join(folder, "staging"), log: log}
+	for _, dir := range []string{s.layers, s.staging} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("open layer store: %w", err)
+		}
+	}
+	if err := s.sweep(); err != nil {
+		return nil, fmt.Errorf("open layer store: %w", err)
+	}
+	return s, nil
+}
+
+// dir returns where d lies. Error: sandbox.ErrInvalid.
+func (s *Store) dir(d layer.Digest) (string, error) {
+	if _, err := layer.ParseDigest(string(d)); err != nil {
+		return "", err
+	}
+	return filepath.Join(s.layers, d.Hex()), nil
+}
+
+func notFound(d layer.Digest) error {
+	return fmt.Errorf("layer %s: %w in this store: import it again", d, sandbox.ErrNotFound)
+}
+
+// Get reads a manifest and verifies it against its digest.
+func (s *Store) Get(_ context.Context, d layer.Digest) (*layer.Manifest, error) {
+	dir, err := s.dir(d)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(filepath.Join(dir, manifestName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, s.missing(d, dir)
+	}
+	if err != nil {
+		return nil, unavailable(d, err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, layer.MaxManifestSize))
+	if err != nil {
+		return nil, unavailable(d, err)
+	}
+	return layer.DecodeManifest(b, d)
+}
+
+// missing tells a layer that is not there from one that lost its manifest and from a store that is gone.
+func (s *Store) missing(d layer.Digest, dir string) error {
+	if _, err := os.Lstat(dir); err == nil {
+		return fmt.Errorf("layer %s: %w: %w: it has no manifest", d, sandbox.ErrUnavailable, layer.ErrDamaged)
+	}
+	if _, err := os.Lstat(s.layers); err != nil {
+		return unavailable(d, err)
+	}
+	return notFound(d)
+}
+
+func unavailable(d layer.Digest, err error) error {
+	return fmt.Errorf("layer %s: %w: %w", d, sandbox.ErrUnavailable, err)
+}
+
+// OpenMeta opens the metadata image.
+func (s *Store) OpenMeta(ctx context.Context, d layer.Digest) (io.ReadCloser, error) {
+	return s.open(ctx, d, metaName)
+}
+
+// OpenData opens the data; a layer without any reads as empty.
+func (s *Store) OpenData(ctx context.Context, d layer.Digest) (io.ReadCloser, error) {
+	return s.open(ctx, d, dataName)
+}
+
+func (s *Store) open(ctx context.Context, d layer.Digest, name string) (io.ReadCloser, error) {
+	m, err := s.Get(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	if name == dataName && m.Data.Size == 0 {
+		return io.NopCloser(eof{}), nil
+	}
+	dir, err := s.dir(d)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return nil, unavailable(d, err)
+	}
+	return f, nil
+}
+
+type eof struct{}
+
+func (eof) Read([]byte) (int, error) { return 0, io.EOF }
+
+// List returns what is published, in no particular order.
+func (s *Store) List(context.Context) ([]layer.Digest, error) {
+	entries, err := os.ReadDir(s.layers)
+	if err != nil {
+		return nil, fmt.Errorf("list layers: %w: %w", sandbox.ErrUnavailable, err)
+	}
+	var out []layer.Digest
+	for _, e := range entries {
+		if d, err := layer.ParseDigest("b3:" + e.Name()); err == nil && e.IsDir() {
+			out = append(out, d)
+		}
+	}
+	return out, nil
+}
+
+// Delete takes a layer away at once and then removes its files; mounts of it go on.
+func (s *Store) Delete(ctx context.Context, d layer.Digest) error {
+	dir, err := s.dir(d)
+	if err != nil {
+		return err
+	}
+	st, err := s.Stage(ctx)
+	if err != nil {
+		return fmt.Errorf("delete layer %s: %w", d, err)
+	}
+	err = os.Rename(dir, filepath.Join(st.Dir(), "deleted"))
+	if errors.Is(err, fs.ErrNotExist) {
+		err = notFound(d)
+	} else if err == nil {
+		err = syncDir(s.layers)
+	}
+	if cerr := st.Close(); err == nil && cerr != nil {
+		s.log.WarnContext(ctx, "deleted layer left in staging", "layer", d, "error", cerr)
+	}
+	return err
+}
+
+// Verify reads a whole layer and compares it with its digest.
+func (s *Store) Verify(ctx context.Context, d layer.Digest) error {
+	m, err := s.Get(ctx, d)
+	if err != nil {
+		return err
+	}
+	dir, err := s.dir(d)
+	if err != nil {
+		return err
+	}
+	if err := verifyFile(ctx, filepath.Join(dir, metaName), &m.Meta); err != nil {
+		return fmt.Errorf("layer %s: metadata: %w", d, err)
+	}
+	if err := verifyFile(ctx, filepath.Join(dir, dataName), &m.Data); err != nil {
+		return fmt.Errorf("layer %s: data: %w", d, err)
+	}
+	return nil
+}
+
+// verifyFile compares a file with its description; for an empty blob there is no file.
+func verifyFile(ctx context.Context, path string, b *layer.Blob) error {
+	if b.Size == 0 {
+		return nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("%w: %w", sandbox.ErrUnavailable, err)
+	}
+	defer f.Close()
+	if err := checkSize(f, b.Size); err != nil {
+		return err
+	}
+	return b.Verify(ctx, f)
+}
+
+func checkSize(f *os.File, want int64) error {
+	st, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("%w: %w", sandbox.ErrUnavailable, err)
+	}
+	if st.Size() != want || !st.Mode().IsRegular() {
+		return fmt.Errorf("%w: %w: %s has %d bytes, its manifest says %d", sandbox.ErrUnavailable, layer.ErrDamaged,
+			filepath.Base(f.Name()), st.Size(), want)
+	}
+	return nil
+}
