@@ -2,7 +2,6 @@ package main
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	_ "embed"
 	"fmt"
@@ -25,6 +24,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/client"
+	"github.com/opendsec/dsec/internal/testkit"
 )
 
 //go:embed toolkit/agent.py
@@ -40,19 +40,13 @@ const (
 	agentDir      = "/opt/agent"
 )
 
-var basePackages = []string{"python3", "python3-pytest", "git", "procps"}
-
 // debianBase returns the tar of a Debian tree, made once.
 func debianBase(ctx context.Context) (string, error) {
 	done := step("base from Debian's packages")
-	cmd := exec.CommandContext(ctx, "hack/debian-base.sh", basePackages...)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
+	path, err := testkit.DebianBase(ctx)
 	if err != nil {
-		return "", fmt.Errorf("hack/debian-base.sh: %w\n%s", err, errs.String())
+		return "", err
 	}
-	path := strings.TrimSpace(string(out))
 	st, err := os.Stat(path)
 	if err != nil {
 		return "", err

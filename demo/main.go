@@ -61,7 +61,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() {
-		left, serr := n.stop()
+		left, serr := n.Stop()
 		if err == nil {
 			err = serr
 		}
@@ -72,10 +72,10 @@ func run(ctx context.Context, o options) (err error) {
 			fmt.Fprintf(os.Stderr, "nothing was left behind; all of it took %.1f s\n", time.Since(start).Seconds())
 		}
 	}()
-	if err := importAll(ctx, o, n.client, tar); err != nil {
+	if err := importAll(ctx, o, n.Client, tar); err != nil {
 		return err
 	}
-	results, err := rollouts(ctx, o, n.client)
+	results, err := rollouts(ctx, o, n.Client)
 	if err != nil {
 		return err
 	}

@@ -4,9 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"slices"
 	"text/tabwriter"
 	"time"
+
+	"github.com/opendsec/dsec/bench/measure"
 )
 
 // report prints the table; it is an error when a rollout was not as it must be.
@@ -39,9 +40,9 @@ func report(o options, rs []result) error {
 			fmt.Fprintf(w, "%d\t%s\t%.1f\t%d\t%s\n", r.Seed, word, r.Seconds, r.Trials, note)
 		}
 		fmt.Fprintf(w, "\npassed %d\tfailed %d\t\t\t\n", passed, len(rs)-passed)
-		fmt.Fprintf(w, "create\tp50 %s\tp99 %s\t\t(%d at once)\n", ms(at(creates, 50)), ms(at(creates, 99)), o.n)
-		fmt.Fprintf(w, "exec\tp50 %s\tp99 %s\t\t(round trip of `true`, all at once)\n", ms(at(execs, 50)), ms(at(execs, 99)))
-		fmt.Fprintf(w, "memory\tp50 %d MiB\tmax %d MiB\t\t(peak of a sandbox)\n", at(mem, 50)>>20, at(mem, 100)>>20)
+		fmt.Fprintf(w, "create\tp50 %s\tp99 %s\t\t(%d at once)\n", ms(measure.Percentile(creates, 50)), ms(measure.Percentile(creates, 99)), o.n)
+		fmt.Fprintf(w, "exec\tp50 %s\tp99 %s\t\t(round trip of `true`, all at once)\n", ms(measure.Percentile(execs, 50)), ms(measure.Percentile(execs, 99)))
+		fmt.Fprintf(w, "memory\tp50 %d MiB\tmax %d MiB\t\t(peak of a sandbox)\n", measure.Percentile(mem, 50)>>20, measure.Percentile(mem, 100)>>20)
 		if err := w.Flush(); err != nil {
 			return err
 		}
@@ -53,13 +54,3 @@ func report(o options, rs []result) error {
 }
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }
-
-// at returns the p-th percentile (nearest rank) of unsorted values; the zero value when there are none.
-func at[T ~int64](v []T, p int) T {
-	if len(v) == 0 {
-		return 0
-	}
-	v = slices.Clone(v)
-	slices.Sort(v)
-	return v[max(0, (len(v)*p+99)/100-1)]
-}

@@ -1,0 +1,82 @@
+package testkit
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/opendsec/dsec/backend/container/cgroup"
+)
+
+// groupRoots returns the directories in which a state directory's control groups lie.
+func groupRoots(state string) []string {
+	b, err := os.ReadFile(filepath.Join(state, "run", "cgroups.json"))
+	if err != nil {
+		return nil
+	}
+	var l cgroup.Layout
+	if json.Unmarshal(b, &l) != nil {
+		return nil
+	}
+	out := []string{l.V2}
+	for _, d := range l.V1 {
+		out = append(out, d)
+	}
+	return out
+}
+
+// Leftovers finds what remains on the machine of the node whose state directory is given: processes, mounts,
+// loop devices, shells, and the control groups given.
+func Leftovers(state string, groups ...string) ([]string, error) {
+	var out []string
+	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return nil, err
+	}
+	self := fmt.Sprintf("/proc/%d/cmdline", os.Getpid())
+	for _, p := range procs {
+		exe, _ := os.Readlink(filepath.Dir(p) + "/exe")
+		b, err := os.ReadFile(p)
+		if err != nil || p == self {
+			continue
+		}
+		line := strings.ReplaceAll(strings.TrimRight(string(b), "\x00"), "\x00", " ")
+		ours := strings.HasPrefix(exe, state+"/") || filepath.Base(exe) == "dsec" && strings.Contains(line, state)
+		if ours {
+			out = append(out, "process "+line)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasPrefix(f[1], state+"/") {
+			out = append(out, "mount "+f[1])
+		}
+	}
+	loops, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range loops {
+		if b, err := os.ReadFile(l); err == nil && strings.HasPrefix(string(b), state+"/") {
+			out = append(out, "loop device over "+strings.TrimSpace(string(b)))
+		}
+	}
+	shells, err := os.ReadDir(filepath.Join(state, "run", "shells"))
+	if err != nil && !os.IsNotExist(err) {
+		return nil, err
+	}
+	for _, s := range shells {
+		out = append(out, "shell "+s.Name())
+	}
+	for _, g := range groups {
+		if _, err := os.Stat(g); err == nil {
+			out = append(out, "control group "+g)
+		}
+	}
+	return out, nil
+}
