@@ -1,0 +1,170 @@
+package feature
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/opendsec/dsec/internal/linux"
+)
+
+// All features, in the order in which they are shown.
+func All() []Feature {
+	return []Feature{
+		{"Linux 6.15", "6.15", Required, "overlays over detached mounts: no containers", kernel},
+		{"root", "", Required, "namespaces, mounts and control groups cannot be made", root},
+		{"user namespaces", "3.8", Required, "no isolation of ids: no containers", file("/proc/self/ns/user")},
+		{"overlayfs", "6.13 with layers by descriptor", Required, "no writable layers over shared ones: no containers", filesystem("overlay")},
+		{"EROFS from plain files", "6.12", Required, "layers cannot be mounted: no containers", filesystem("erofs")},
+		{"idmapped mounts", "5.12; EROFS 5.19", Required, "layers cannot be shared between id ranges", idmapped},
+		{"btrfs", "6.7 for simple quotas", Required, "no writable-layer pool: no disk limits, no snapshots", filesystem("btrfs")},
+		{"mkfs.btrfs", "package btrfs-progs", Required, "a new writable-layer pool cannot be made", tool("mkfs.btrfs")},
+		{"loop devices", "", Required, "the pool cannot lie in a file", file("/dev/loop-control")},
+		{"cgroup v2 tree", "4.5; kill 5.14", Required, "process trees cannot be killed and frozen as one", cgroup2},
+		{"memory, cpu, pids limits", "", Required, "limits cannot be set", controllers},
+		{"system-call filters", "3.5", Required, "the kernel's whole surface lies open to the code inside", seccomp},
+		{"pidfd", "5.3", Required, "processes cannot be named for good", pidfd},
+		{"AppArmor", "", Wanted, "one layer of confinement fewer against root inside", file("/sys/kernel/security/apparmor/profiles")},
+		{"Landlock", "5.13", Wanted, "one layer of confinement fewer", landlock},
+		{"I/O pressure (PSI)", "4.20", Wanted, "pressure is guessed from usage", file("/proc/pressure/memory")},
+		{"fs.file-max of 20,000 and more", "", Wanted, "fewer sandboxes at once", nofile},
+		{"eBPF", "5.8", Later, "network rules fall back to nftables", bpf},
+		{"FUSE", "6.9 with resend", Later, "layers cannot be read on demand", file("/dev/fuse")},
+		{"KVM", "", Later, "VMs run emulated: ten times slower and more", file("/dev/kvm")},
+		{"QEMU", "package qemu-system-x86", Later, "no VMs", tool("qemu-system-x86_64")},
+		{"TUN/TAP", "", Later, "VMs have no network", file("/dev/net/tun")},
+	}
+}
+
+func kernel() (string, error) {
+	v, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "", err
+	}
+	s := strings.TrimSpace(string(v))
+	if !linux.KernelAtLeast(6, 15) {
+		return "", fmt.Errorf("the kernel is %s", s)
+	}
+	return s, nil
+}
+
+func root() (string, error) {
+	if os.Geteuid() != 0 {
+		return "", errors.New("not root")
+	}
+	return "", nil
+}
+
+func file(path string) func() (string, error) {
+	return func() (string, error) {
+		if _, err := os.Stat(path); err != nil {
+			return "", fmt.Errorf("%s: %w", path, errAbsent)
+		}
+		return "", nil
+	}
+}
+
+func tool(name string) func() (string, error) {
+	return func() (string, error) {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			return "", errors.New("not installed")
+		}
+		return path, nil
+	}
+}
+
+func filesystem(name string) func() (string, error) {
+	return func() (string, error) {
+		b, err := os.ReadFile("/proc/filesystems")
+		if err != nil {
+			return "", err
+		}
+		for line := range strings.Lines(string(b)) {
+			if f := strings.Fields(line); len(f) > 0 && f[len(f)-1] == name {
+				return "", nil
+			}
+		}
+		// It may be a module that nobody has asked for yet: fsopen asks.
+		if err := linux.TryFilesystem(name); err != nil {
+			return "", errors.New("the kernel does not know it")
+		}
+		return "module", nil
+	}
+}
+
+func idmapped() (string, error) { return "", linux.TryIdmappedMount() }
+
+func cgroup2() (string, error) {
+	b, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 2 && f[2] == "cgroup2" {
+			return f[1], nil
+		}
+	}
+	return "", errors.New("not mounted")
+}
+
+// controllers finds memory, cpu and pids in the v2 tree or as v1 hierarchies.
+func controllers() (string, error) {
+	dir, err := cgroup2()
+	if err != nil {
+		return "", err
+	}
+	b, err := os.ReadFile(dir + "/cgroup.controllers")
+	if err != nil {
+		return "", err
+	}
+	have := " " + strings.TrimSpace(string(b)) + " "
+	mode := "pure v2"
+	m, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return "", err
+	}
+	for _, c := range []string{"memory", "cpu", "pids"} {
+		if strings.Contains(have, " "+c+" ") {
+			continue
+		}
+		if !strings.Contains(string(m), ":"+c+":") && !strings.Contains(string(m), ","+c+":") && !strings.Contains(string(m), ":"+c+",") {
+			return "", fmt.Errorf("controller %s is in neither tree", c)
+		}
+		mode = "hybrid v1/v2"
+	}
+	return mode, nil
+}
+
+func seccomp() (string, error) { return file("/proc/sys/kernel/seccomp/actions_avail")() }
+
+func pidfd() (string, error) {
+	p, err := linux.OpenPID(os.Getpid())
+	if err != nil {
+		return "", err
+	}
+	return "", p.Close()
+}
+
+func landlock() (string, error) {
+	n, err := linux.LandlockABI()
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("ABI %d", n), nil
+}
+
+func nofile() (string, error) {
+	n, err := linux.FileLimit()
+	if err != nil {
+		return "", err
+	}
+	if n < 20000 {
+		return "", fmt.Errorf("a process may have %d files open", n)
+	}
+	return fmt.Sprint(n), nil
+}
+
+func bpf() (string, error) { return file("/sys/kernel/btf/vmlinux")() }

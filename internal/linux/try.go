@@ -1,0 +1,65 @@
+package linux
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// TryFilesystem tells whether the kernel knows a file system, loading its module if there is one.
+func TryFilesystem(name string) error {
+	fd, err := unix.Fsopen(name, unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
+// TryIdmappedMount makes a detached idmapped mount of a tmpfs and lets it go.
+func TryIdmappedMount() error {
+	m, err := NewMount("tmpfs", NoDev)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	// A process in a user namespace, for as long as it takes to open the namespace.
+	cmd := exec.Command("/bin/sleep", "30")
+	ids := []syscall.SysProcIDMap{{HostID: 1_000_000_000, Size: 65536}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("user namespace: %w", err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	ns, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", cmd.Process.Pid))
+	if err != nil {
+		return err
+	}
+	defer ns.Close()
+	c, err := CloneMount(m, "", 0, ns)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// LandlockABI returns the version of Landlock that the kernel speaks.
+func LandlockABI() (int, error) {
+	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), nil
+}
+
+// FileLimit returns how many descriptors this process may have open at most.
+func FileLimit() (uint64, error) {
+	var r unix.Rlimit
+	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r)
+	return r.Max, err
+}
