@@ -21,7 +21,7 @@ func All() []Feature {
 		{"idmapped mounts", "5.12; EROFS 5.19", Required, "layers cannot be shared between id ranges", idmapped},
 		{"btrfs", "6.7 for simple quotas", Required, "no writable-layer pool: no disk limits, no snapshots", filesystem("btrfs")},
 		{"mkfs.btrfs", "package btrfs-progs", Required, "a new writable-layer pool cannot be made", tool("mkfs.btrfs")},
-		{"loop devices", "", Required, "the pool cannot lie in a file", file("/dev/loop-control")},
+		{"loop devices", "", Required, "the pool cannot lie in a file", device("/dev/loop-control")},
 		{"cgroup v2 tree", "4.5; kill 5.14", Required, "process trees cannot be killed and frozen as one", cgroup2},
 		{"memory, cpu, pids limits", "", Required, "limits cannot be set", controllers},
 		{"system-call filters", "3.5", Required, "the kernel's whole surface lies open to the code inside", seccomp},
@@ -31,10 +31,10 @@ func All() []Feature {
 		{"I/O pressure (PSI)", "4.20", Wanted, "pressure is guessed from usage", file("/proc/pressure/memory")},
 		{"fs.file-max of 20,000 and more", "", Wanted, "fewer sandboxes at once", nofile},
 		{"eBPF", "5.8", Later, "network rules fall back to nftables", bpf},
-		{"FUSE", "6.9 with resend", Later, "layers cannot be read on demand", file("/dev/fuse")},
-		{"KVM", "", Later, "VMs run emulated: ten times slower and more", file("/dev/kvm")},
+		{"FUSE", "6.9 with resend", Later, "layers cannot be read on demand", device("/dev/fuse")},
+		{"KVM", "", Later, "VMs run emulated: ten times slower and more", device("/dev/kvm")},
 		{"QEMU", "package qemu-system-x86", Later, "no VMs", tool("qemu-system-x86_64")},
-		{"TUN/TAP", "", Later, "VMs have no network", file("/dev/net/tun")},
+		{"TUN/TAP", "", Later, "VMs have no network", device("/dev/net/tun")},
 	}
 }
 
@@ -63,6 +63,17 @@ func file(path string) func() (string, error) {
 			return "", fmt.Errorf("%s: %w", path, errAbsent)
 		}
 		return "", nil
+	}
+}
+
+// device tells whether a device can be opened: its name alone says nothing about the driver behind it.
+func device(path string) func() (string, error) {
+	return func() (string, error) {
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			return "", err
+		}
+		return "", f.Close()
 	}
 }
 
