@@ -95,12 +95,17 @@ func ReadLink(f *os.File) (string, error) {
 // MountErofs attaches an EROFS image, read-only, at dir: meta is the image file and data its blob, empty for
 // an image without one. Both must lie on a file system with a block device.
 func MountErofs(meta, data, dir string) error {
-	opts := ""
+	opts := []Option{{Key: "source", Value: meta}}
 	if data != "" {
-		opts = "device=" + data
+		opts = append(opts, Option{Key: "device", Value: data})
 	}
-	if err := unix.Mount(meta, dir, "erofs", unix.MS_RDONLY|unix.MS_NODEV, opts); err != nil {
-		return fmt.Errorf("mount erofs %s (%s) at %s: %w", meta, opts, dir, err)
+	m, err := NewMount("erofs", ReadOnly|NoDev, opts...)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if err := unix.MoveMount(int(m.Fd()), "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("attach erofs %s at %s: %w", meta, dir, err)
 	}
 	return nil
 }

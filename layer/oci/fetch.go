@@ -1,0 +1,194 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/opendsec/dsec/layer/tree"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Progress is told how far a stage ("pull", "convert") is; total 0 = unknown. It is called from several
+// goroutines and must return at once.
+type Progress func(stage string, done, total int64)
+
+const (
+	parallel = 3           // layers fetched at a time
+	stalled  = time.Minute // how long a transfer may stand still
+)
+
+// AddTo adds all layers of the image to b. Layers of a registry are first fetched into dir, a few at a time,
+// while earlier ones are being read. Errors: as those of Pull, and of tree.Builder.AddTar.
+func (img *Image) AddTo(ctx context.Context, b *tree.Builder, dir string, progress Progress) error {
+	fetch := &fetcher{img: img, dir: dir, progress: progress}
+	return fetch.run(ctx, b)
+}
+
+type fetcher struct {
+	img      *Image
+	dir      string
+	progress Progress
+	pulled   atomic.Int64
+	read     atomic.Int64
+}
+
+func (f *fetcher) run(ctx context.Context, b *tree.Builder) error {
+	if !f.img.remote {
+		for n, l := range f.img.layers {
+			if err := f.readLayer(ctx, b, n, func() (io.ReadCloser, error) { return f.img.source.open(ctx, l) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(parallel + 2) // the fetchers, who starts them, and who reads
+	ready := make([]chan struct{}, len(f.img.layers))
+	for n := range ready {
+		ready[n] = make(chan struct{})
+	}
+	g.Go(func() error {
+		for n := range ready {
+			select {
+			case <-ready[n]:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			path := f.path(n)
+			if err := f.readLayer(ctx, b, n, func() (io.ReadCloser, error) { return os.Open(path) }); err != nil {
+				return err
+			}
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	g.Go(func() error {
+		for n := range ready {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			g.Go(func() error {
+				if err := f.fetchLayer(ctx, n); err != nil {
+					return fmt.Errorf("layer %s: %w", f.img.layers[n].digest, err)
+				}
+				close(ready[n])
+				return nil
+			})
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+func (f *fetcher) path(n int) string { return filepath.Join(f.dir, fmt.Sprintf("layer-%d", n)) }
+
+// readLayer adds one layer's entries to the tree.
+func (f *fetcher) readLayer(ctx context.Context, b *tree.Builder, n int, open func() (io.ReadCloser, error)) error {
+	l := f.img.layers[n]
+	r, err := open()
+	if err != nil {
+		return fmt.Errorf("layer %s: %w", l.digest, err)
+	}
+	defer r.Close()
+	var content io.Reader = r
+	if !f.img.remote { // what came from a registry was verified as it came
+		content = newVerifier(r, l)
+	}
+	b.NextLayer()
+	counted := &progressReader{r: content, add: func(n int64) { f.progress("convert", f.read.Add(n), f.img.Size) }}
+	if err := b.AddTar(ctx, counted, tree.OCI); err != nil {
+		return fmt.Errorf("layer %s: %w", l.digest, err)
+	}
+	return nil
+}
+
+// fetchLayer fetches one layer into a file, with several attempts.
+func (f *fetcher) fetchLayer(ctx context.Context, n int) error {
+	wait := f.img.retry
+	for attempt := 1; ; attempt++ {
+		err := f.tryLayer(ctx, n)
+		if err == nil || ctx.Err() != nil || attempt == attempts || !errors.Is(err, sandbox.ErrUnavailable) {
+			return err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+		wait *= 2
+	}
+}
+
+func (f *fetcher) tryLayer(ctx context.Context, n int) error {
+	l := f.img.layers[n]
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watchdog := time.AfterFunc(stalled, func() {
+		cancel(fmt.Errorf("%w: the registry sent nothing for %v", sandbox.ErrUnavailable, stalled))
+	})
+	defer watchdog.Stop()
+
+	r, err := f.img.source.open(ctx, l)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	file, err := os.Create(f.path(n))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	got := int64(0)
+	counted := &progressReader{r: &networkReader{ctx: ctx, r: r}, add: func(n int64) {
+		watchdog.Reset(stalled)
+		got += n
+		f.progress("pull", f.pulled.Add(n), f.img.Size)
+	}}
+	if _, err := io.Copy(file, newVerifier(counted, l)); err != nil {
+		f.pulled.Add(-got)
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			err = fmt.Errorf("%w: the connection was cut: %w", sandbox.ErrUnavailable, err)
+		}
+		return err
+	}
+	return file.Close()
+}
+
+// networkReader gives errors of the connection their kind.
+type networkReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r *networkReader) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	if err != nil && err != io.EOF {
+		err = registryError(r.ctx, err)
+	}
+	return n, err
+}
+
+type progressReader struct {
+	r   io.Reader
+	add func(int64)
+}
+
+func (p *progressReader) Read(b []byte) (int, error) {
+	n, err := p.r.Read(b)
+	if n > 0 {
+		p.add(int64(n))
+	}
+	return n, err
+}
