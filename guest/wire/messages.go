@@ -116,7 +116,9 @@ const (
 	CodeSessionEnded  // the session's shell is gone
 	CodeRefused       // nothing listens on the port
 	CodeClosed        // the channel is gone
-	CodeWrongState    // claim twice, start before claim
+	CodeWrongState    // claim twice, start before claim, session busy
+
+	codeLast = CodeWrongState
 )
 
 // Error is a refusal by dsec-init.

@@ -1,0 +1,134 @@
+package nursery
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// op is one step; the interpreter knows the offsets.
+type op struct {
+	nr     uint32
+	flags  uint32
+	args   [6]uintptr
+	result int64
+}
+
+// Flags of a step.
+const (
+	May  = 1 // its failure does not end the script
+	fork = 2
+)
+
+// Script is an array of system calls and the memory that their arguments point to.
+type Script struct {
+	ops    []op // in mem
+	mem    []byte
+	used   int  // bytes of mem that hold arguments
+	mapped bool // mem is the script's own mapping
+	n      *Nursery
+	pid    int
+	failed int
+}
+
+// NewScript returns an empty script with room for steps steps and size bytes of arguments, alignment included.
+func (n *Nursery) NewScript(steps, size int) (*Script, error) {
+	s := &Script{n: n, failed: -1}
+	opBytes := steps * int(unsafe.Sizeof(op{}))
+	if opBytes+size <= len(n.arena) && n.script == nil {
+		s.mem = n.arena
+	} else {
+		mem, err := unix.Mmap(-1, 0, opBytes+size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		if err != nil {
+			return nil, err
+		}
+		s.mem, s.mapped = mem, true
+	}
+	s.ops = unsafe.Slice((*op)(unsafe.Pointer(&s.mem[0])), steps)[:0]
+	s.used = opBytes
+	return s, nil
+}
+
+// Free returns the memory.
+func (s *Script) Free() {
+	if s.mapped {
+		unix.Munmap(s.mem)
+	}
+	s.ops, s.mem = nil, nil
+}
+
+// Do appends a step and returns its index.
+func (s *Script) Do(flags uint32, nr int, args ...uintptr) int {
+	s.ops = s.ops[:len(s.ops)+1] // beyond what was asked for = a bug, panics
+	o := &s.ops[len(s.ops)-1]
+	*o = op{nr: uint32(nr), flags: flags}
+	copy(o.args[:], args)
+	return len(s.ops) - 1
+}
+
+// Fork appends the fork: what follows is done by the child, which shares dsec-init's memory until it execs.
+func (s *Script) Fork() int {
+	flags := unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PARENT_SETTID | int(unix.SIGCHLD)
+	return s.Do(fork, unix.SYS_CLONE, uintptr(flags), 0, uintptr(unsafe.Pointer(&s.n.st.pid)), 0, 0)
+}
+
+// Bytes copies b into the script's memory, 8-byte aligned, and returns its address there.
+func (s *Script) Bytes(b []byte) uintptr {
+	s.used = (s.used + 7) &^ 7
+	at := s.mem[s.used:][:len(b)]
+	copy(at, b)
+	s.used += len(b)
+	if len(b) == 0 {
+		return 0
+	}
+	return uintptr(unsafe.Pointer(&at[0]))
+}
+
+// String copies a string and a NUL.
+func (s *Script) String(v string) uintptr {
+	at := s.mem[s.used:][:len(v)+1]
+	copy(at, v)
+	at[len(v)] = 0
+	s.used += len(v) + 1
+	return uintptr(unsafe.Pointer(&at[0]))
+}
+
+// Strings copies a list of strings as execve wants it.
+func (s *Script) Strings(l []string) uintptr {
+	s.used = (s.used + 7) &^ 7
+	ptrs := unsafe.Slice((*uintptr)(unsafe.Pointer(&s.mem[s.used:][:8*(len(l)+1)][0])), len(l)+1)
+	s.used += 8 * (len(l) + 1)
+	for i, v := range l {
+		ptrs[i] = s.String(v)
+	}
+	ptrs[len(l)] = 0
+	return uintptr(unsafe.Pointer(&ptrs[0]))
+}
+
+// StringsSize is the memory that Strings needs.
+func StringsSize(l []string) int {
+	n := 16 + 8*len(l)
+	for _, v := range l {
+		n += len(v) + 1
+	}
+	return n
+}
+
+// PID of the forked child.
+func (s *Script) PID() int { return s.pid }
+
+// Failed returns the index and the error of the step that ended the script early, or -1 and nil.
+func (s *Script) Failed() (int, error) {
+	if s.failed < 0 {
+		return -1, nil
+	}
+	return s.failed, s.Err(s.failed)
+}
+
+// Err is the error of one step, nil if it succeeded or did not run.
+func (s *Script) Err(i int) error {
+	if r := s.ops[i].result; r < 0 && r > -4096 {
+		return unix.Errno(-r)
+	}
+	return nil
+}
