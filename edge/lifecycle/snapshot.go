@@ -33,3 +33,7 @@ func Restore(s Snapshot, at Now) Machine {
 		idle: s.Idle, idleFrom: at,
 	}
 }
+
+// Apply replays an input that was accepted when it happened. What may have fallen due since is left to the
+// next Step: activity is not recorded, so idleness cannot be reckoned from the record.
+func (m *Machine) Apply(in Input, at Now) { m.step(in, at) }

@@ -163,10 +163,12 @@ func (l *Log) command(order int64) (*dsecv1.Command, error) {
 }
 
 func (l *Log) entryAt(pos int64) (*Entry, error) {
-	if l.f == nil {
-		return nil, fmt.Errorf("read journal: the record is closed: %w", ErrUnknownCommand)
+	f, done, err := l.reading()
+	if err != nil {
+		return nil, err
 	}
-	s := newScanner(l.f, pos, l.size)
+	defer done()
+	s := newScanner(f, pos, l.size)
 	defer s.close()
 	fr, err := s.next(false)
 	if err != nil {

@@ -196,10 +196,12 @@ func (l *Log) Entries(after int64, fn func(*Entry) bool) error {
 func (l *Log) entries(pos, after int64) (batch []*Entry, next int64, err error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	if l.f == nil {
-		return nil, -1, nil
+	f, done, err := l.reading()
+	if err != nil {
+		return nil, 0, err
 	}
-	s := newScanner(l.f, pos, l.size)
+	defer done()
+	s := newScanner(f, pos, l.size)
 	defer s.close()
 	for len(batch) < 256 {
 		fr, err := s.next(true)
@@ -237,7 +239,19 @@ func (l *Log) Usage() int64 {
 	return l.size + l.spilled
 }
 
-// Close closes the files. The record can be opened again.
+// reading returns the journal for reading; a closed record is opened for the occasion.
+func (l *Log) reading() (f *os.File, done func(), err error) {
+	if l.f != nil {
+		return l.f, func() {}, nil
+	}
+	f, err = os.Open(filepath.Join(l.dir, journalName))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read journal: %w", err)
+	}
+	return f, func() { _ = f.Close() }, nil
+}
+
+// Close closes the files. A closed record can be read but not written.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

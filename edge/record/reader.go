@@ -68,12 +68,17 @@ func (r *Reader) Read(max int) ([]Piece, error) {
 }
 
 func (r *Reader) readHead(o *output, p *pieces) error {
+	if len(o.spans) == 0 {
+		return nil
+	}
+	f, done, err := r.log.reading()
+	if err != nil {
+		return err
+	}
+	defer done()
 	i := sort.Search(len(o.spans), func(i int) bool { return o.spans[i].offset > p.next })
 	for i = max(0, i-1); i < len(o.spans) && !p.full(); i++ {
-		if r.log.f == nil {
-			return fmt.Errorf("read output: the record is closed: %w", ErrUnknownCommand)
-		}
-		s := newScanner(r.log.f, o.spans[i].pos, o.spans[i].end)
+		s := newScanner(f, o.spans[i].pos, o.spans[i].end)
 		_, err := p.collect(s, r.order)
 		s.close()
 		if err != nil {

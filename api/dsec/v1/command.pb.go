@@ -1112,8 +1112,10 @@ type ListCommandsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Commands      []*Command             `protobuf:"bytes,1,rep,name=commands,proto3" json:"commands,omitempty"`
 	NextPageToken string                 `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Ended commands that are no longer kept: a sandbox keeps the results of its last 10,000.
+	ForgottenCommands int64 `protobuf:"varint,3,opt,name=forgotten_commands,json=forgottenCommands,proto3" json:"forgotten_commands,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
 }
 
 func (x *ListCommandsResponse) Reset() {
@@ -1158,6 +1160,13 @@ func (x *ListCommandsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListCommandsResponse) GetForgottenCommands() int64 {
+	if x != nil {
+		return x.ForgottenCommands
+	}
+	return 0
 }
 
 type GetCommandRequest struct {
@@ -2031,10 +2040,11 @@ const file_dsec_v1_command_proto_rawDesc = "" +
 	"\frunning_only\x18\x02 \x01(\bR\vrunningOnly\x12\x1b\n" +
 	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
 	"\n" +
-	"page_token\x18\x04 \x01(\tR\tpageToken\"l\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"\x9b\x01\n" +
 	"\x14ListCommandsResponse\x12,\n" +
 	"\bcommands\x18\x01 \x03(\v2\x10.dsec.v1.CommandR\bcommands\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"Q\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12-\n" +
+	"\x12forgotten_commands\x18\x03 \x01(\x03R\x11forgottenCommands\"Q\n" +
 	"\x11GetCommandRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1d\n" +

@@ -1,0 +1,49 @@
+package edge
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"strings"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+)
+
+// nodeAPI serves NodeService.
+type nodeAPI struct{ e *Edge }
+
+// Pooled is a backend that can tell about its pool of writable layers.
+type Pooled interface {
+	// Pool returns the pool's size and what of it is used, in bytes.
+	Pool(ctx context.Context) (size, used int64, err error)
+}
+
+func (a *nodeAPI) GetNode(ctx context.Context, _ *dsecv1.GetNodeRequest) (*dsecv1.GetNodeResponse, error) {
+	resp := &dsecv1.GetNodeResponse{
+		Edge: string(a.e.cfg.ID), Version: a.e.cfg.Version, Cpus: int32(runtime.NumCPU()),
+		LiveSandboxes: int32(a.e.admit.count()), Stages: a.e.stages.costs(), StartedAt: stamp(a.e.started),
+	}
+	var err error
+	if resp.MemoryBytes, err = totalMemory(); err != nil {
+		return nil, wireError(err)
+	}
+	if resp.MemoryAvailableBytes, err = a.e.cfg.Clock.AvailableMemory(); err != nil {
+		return nil, wireError(err)
+	}
+	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		resp.Kernel = strings.TrimSpace(string(b))
+	}
+	for _, b := range a.e.backends {
+		resp.WarmShells += int32(b.Warm())
+		if p, ok := b.(Pooled); ok {
+			size, used, err := p.Pool(ctx)
+			if err != nil {
+				a.e.log.Warn("size of the pool", "backend", b.Name(), "err", err)
+				continue
+			}
+			resp.PoolBytes += size
+			resp.PoolUsedBytes += used
+		}
+	}
+	return resp, nil
+}

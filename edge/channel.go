@@ -1,0 +1,208 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/opendsec/dsec/edge/record"
+	"github.com/opendsec/dsec/guest/aether"
+	"github.com/opendsec/dsec/guest/wire"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+const (
+	// doneWait is how long after the channel's end the machine's may take to show; reconnectTimeout bounds
+	// the one attempt to open the channel again. Together they stay below a second.
+	doneWait         = 300 * time.Millisecond
+	reconnectTimeout = 500 * time.Millisecond
+	listTimeout      = 10 * time.Second
+)
+
+// receiver gets what a dsec-init says over one connection.
+type receiver struct {
+	b    *box
+	conn *aether.Conn
+}
+
+// Output implements aether.Handler.
+func (r *receiver) Output(id string, offset int64, stream wire.Stream, data []byte) {
+	if c := r.command(id); c != nil {
+		c.output(r.conn, offset, record.Stream(stream), data)
+		return
+	}
+	r.conn.Ack(id, offset+int64(len(data))) // of a command that has ended for us: nobody wants it
+}
+
+// Exited implements aether.Handler.
+func (r *receiver) Exited(id string, x wire.Exit) {
+	if c := r.command(id); c != nil {
+		c.exited(x)
+		return
+	}
+	r.conn.Release(id) // its end is recorded
+}
+
+// SessionEnded implements aether.Handler.
+func (r *receiver) SessionEnded(id string, x wire.Exit) {
+	r.b.mu.Lock()
+	s := r.b.sessions[id]
+	r.b.mu.Unlock()
+	if s != nil {
+		s.shellEnded()
+	}
+}
+
+// Closed implements aether.Handler.
+func (r *receiver) Closed(err error) {
+	r.b.e.spawn(func() { r.b.channelLost(r.conn, err) })
+}
+
+func (r *receiver) command(id string) *command {
+	order, ok := record.OrderOf(id)
+	if !ok {
+		return nil
+	}
+	r.b.mu.Lock()
+	defer r.b.mu.Unlock()
+	return r.b.commands[order]
+}
+
+// channelLost is called when a connection has ended. If the machine has ended too, that is the sandbox's end;
+// if not, the channel is opened once more, and a dsec-init that does not answer has failed.
+func (b *box) channelLost(conn *aether.Conn, cause error) {
+	b.mu.Lock()
+	current := b.conn == conn
+	if current {
+		b.conn = nil
+	}
+	inst := b.inst
+	b.mu.Unlock()
+	if !current || inst == nil {
+		return
+	}
+	select {
+	case <-inst.Done():
+		b.lost(inst, cause)
+		return
+	case <-b.gone:
+		return
+	case <-b.e.closing:
+		return
+	case <-time.After(doneWait):
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), reconnectTimeout)
+	defer cancel()
+	fresh, err := inst.Connect(ctx)
+	if err != nil {
+		b.lost(inst, errors.Join(cause, err))
+		return
+	}
+	if err := b.attach(fresh); err != nil {
+		closeQuietly(fresh)
+		b.lost(inst, errors.Join(cause, err))
+	}
+}
+
+// lost ends a sandbox whose dsec-init is gone.
+func (b *box) lost(inst sandbox.Instance, cause error) {
+	var f *sandbox.Failure
+	select {
+	case <-inst.Done():
+		f = inst.End()
+	default:
+	}
+	if f == nil {
+		f = sandbox.NewFailure(sandbox.KindInitKilled, "its dsec-init has ended")
+		if cause != nil {
+			f.Evidence = clip(cause.Error(), maxEvidence)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
+	defer cancel()
+	if err := b.stop(ctx, f); ignoreClosed(err) != nil {
+		b.e.log.Error("end a lost sandbox", "sandbox", b.id, "err", err)
+	}
+}
+
+// attach takes a new connection into use: it learns what dsec-init runs, goes on with each command's output
+// where the record ends, and ends those that dsec-init does not know, for they never ran.
+func (b *box) attach(conn *aether.Conn) error {
+	b.mu.Lock()
+	b.conn = conn
+	running := make([]*command, 0, len(b.commands))
+	for _, c := range b.commands {
+		running = append(running, c)
+	}
+	b.mu.Unlock()
+	conn.Serve(&receiver{b: b, conn: conn})
+	ctx, cancel := context.WithTimeout(context.Background(), listTimeout)
+	defer cancel()
+	list, err := conn.List(ctx)
+	if err != nil {
+		return err
+	}
+	known := make(map[string]*wire.CommandStatus, len(list))
+	for i := range list {
+		known[list[i].ID] = &list[i]
+	}
+	for _, c := range running {
+		s := known[c.id]
+		delete(known, c.id)
+		if s == nil {
+			b.neverRan(c)
+			continue
+		}
+		if err := c.resume(ctx, conn, s); err != nil {
+			return err
+		}
+	}
+	for id, s := range known {
+		b.disown(ctx, conn, id, s)
+	}
+	return nil
+}
+
+// resume goes on with a command that runs, or that ended while nobody listened.
+func (c *command) resume(ctx context.Context, conn *aether.Conn, s *wire.CommandStatus) error {
+	c.mu.Lock()
+	c.launched, c.adopted, c.exit = true, true, nil
+	c.pid = s.PID
+	c.mu.Unlock()
+	c.markStarted()
+	if c.session != nil {
+		c.b.mu.Lock()
+		c.session.current = c
+		c.b.mu.Unlock()
+	}
+	end := c.b.log.OutputEnd(c.order)
+	c.mu.Lock()
+	c.acked = end
+	c.mu.Unlock()
+	return conn.Resume(ctx, c.id, end)
+}
+
+// neverRan ends a command whose start was recorded but that dsec-init does not know: it forgets a command
+// only after its end is recorded here, so this one was never started. Its operation id may be used again.
+func (b *box) neverRan(c *command) {
+	c.mu.Lock()
+	launched := c.launched
+	c.mu.Unlock()
+	if launched { // it ended, and the record of that is on its way
+		return
+	}
+	b.log.ReleaseOperation(c.public.OperationId, c.order)
+	b.endWith(c, sandbox.NewFailure(sandbox.KindInternal, "the edge was restarted before the command was started; it did not run"), 126, 0)
+}
+
+// disown deals with a command that dsec-init knows and the record does not take for running.
+func (b *box) disown(ctx context.Context, conn *aether.Conn, id string, s *wire.CommandStatus) {
+	if !s.Ended {
+		b.e.log.Warn("end a command that is not in the record", "sandbox", b.id, "command", id)
+		if err := conn.Signal(ctx, id, 9, true); err != nil {
+			b.e.log.Warn("end a command that is not in the record", "sandbox", b.id, "command", id, "err", err)
+		}
+		return // its exit is released when it comes
+	}
+	conn.Release(id)
+}

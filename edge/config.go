@@ -1,0 +1,122 @@
+package edge
+
+import (
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/opendsec/dsec/edge/record"
+	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Config of an edge. Zero fields get the defaults that their comments name.
+type Config struct {
+	ID       sandbox.EdgeID // required
+	StateDir string         // required; sandboxes/ lies in it
+	Version  string
+
+	// Admission.
+	MaxSandboxes  int   // live ones, creations included; 4096
+	MaxWaiting    int   // sandboxes in creation or waiting for it; 4096
+	Parallel      int   // creations at once; twice the CPUs
+	MinFreeMemory int64 // bytes that stay available on the node; a sixteenth of its memory, at most 1 GiB
+	ReserveMemory int64 // bytes that one more sandbox is reckoned to take at once; 16 MiB
+
+	// Limits of sandboxes.
+	DefaultLimits  sandbox.Limits
+	MaxLimits      sandbox.Limits
+	DefaultTTL     time.Duration // 0 = none
+	MaxTTL         time.Duration // 30 days
+	CreateTimeout  time.Duration // default; 60 s
+	DefaultBackend sandbox.BackendName
+
+	// Bounds within a sandbox.
+	MaxCommands int // running at once; 1024
+	MaxSessions int // 64
+	MaxQueue    int // commands waiting in one session; 64
+
+	Record    record.Options
+	Retention time.Duration // how long ended sandboxes are kept; 1 h
+	RetainMax int           // ended sandboxes kept; 10,000
+	KeepAlive time.Duration // between keepalives of idle streams; 20 s
+
+	Clock Clock
+}
+
+// Clock is where time comes from; a zero field is the real one.
+type Clock struct {
+	Wall   func() time.Time
+	Boot   func() time.Duration // since the machine booted
+	BootID string
+	// AvailableMemory of the node, in bytes.
+	AvailableMemory func() (int64, error)
+}
+
+func (c *Config) defaults() error {
+	set(&c.MaxSandboxes, 4096)
+	set(&c.MaxWaiting, 4096)
+	set(&c.Parallel, 2*runtime.NumCPU())
+	set(&c.ReserveMemory, 16<<20)
+	set(&c.MaxTTL, 30*24*time.Hour)
+	set(&c.CreateTimeout, time.Minute)
+	set(&c.DefaultBackend, sandbox.BackendContainer)
+	set(&c.MaxCommands, 1024)
+	set(&c.MaxSessions, 64)
+	set(&c.MaxQueue, 64)
+	set(&c.Retention, time.Hour)
+	set(&c.RetainMax, 10_000)
+	set(&c.KeepAlive, 20*time.Second)
+	if c.Clock.Wall == nil {
+		c.Clock.Wall = time.Now
+	}
+	if c.Clock.Boot == nil {
+		c.Clock.Boot = linux.BootTime
+	}
+	if c.Clock.AvailableMemory == nil {
+		c.Clock.AvailableMemory = availableMemory
+	}
+	if c.Clock.BootID == "" {
+		id, err := linux.BootID()
+		if err != nil {
+			return err
+		}
+		c.Clock.BootID = id
+	}
+	total, err := totalMemory()
+	if err != nil {
+		return err
+	}
+	set(&c.MinFreeMemory, min(total/16, 1<<30))
+	defaultLimits(&c.DefaultLimits, &c.MaxLimits, total)
+	c.Record.Clock = func() (time.Time, time.Duration) { return c.Clock.Wall(), c.Clock.Boot() }
+	return nil
+}
+
+func defaultLimits(d, m *sandbox.Limits, memory int64) {
+	set(&m.MemoryBytes, memory)
+	set(&m.CPUMillis, int64(runtime.NumCPU())*1000)
+	set(&m.Pids, 16384)
+	set(&m.DiskBytes, 1<<40)
+	set(&m.IOReadBPS, 1<<40)
+	set(&m.IOWriteBPS, 1<<40)
+	set(&d.MemoryBytes, min(4<<30, m.MemoryBytes))
+	set(&d.CPUMillis, min(4000, m.CPUMillis))
+	set(&d.Pids, min(2048, m.Pids))
+	set(&d.DiskBytes, min(10<<30, m.DiskBytes))
+	set(&d.ShmBytes, 64<<20)
+}
+
+func set[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func logger(l *slog.Logger) *slog.Logger {
+	if l == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return l
+}

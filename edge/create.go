@@ -1,0 +1,306 @@
+package edge
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/edge/lifecycle"
+	"github.com/opendsec/dsec/edge/record"
+	"github.com/opendsec/dsec/internal/failpoint"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+const maxKeyLength = 256
+
+// create makes the sandboxes of a request: one result per item, in order.
+func (e *Edge) create(ctx context.Context, req *dsecv1.CreateResolvedRequest) ([]*dsecv1.CreateResult, error) {
+	p, err := e.check(req)
+	if err != nil {
+		return nil, err
+	}
+	count := int(req.GetCreate().GetCount())
+	if count == 0 {
+		count = 1
+	}
+	if count < 1 || count > maxBatch {
+		return nil, invalid("count is %d: want 1 to %d", count, maxBatch)
+	}
+	key := req.GetCreate().GetIdempotencyKey()
+	if len(key) > maxKeyLength {
+		return nil, invalid("idempotency key of %d bytes: want at most %d", len(key), maxKeyLength)
+	}
+	c := &creation{ids: make([]string, count)}
+	if key != "" {
+		hash, err := e.bodyHash(req)
+		if err != nil {
+			return nil, err
+		}
+		if c, err = e.keys.begin(ctx, scoped(req.KeyId, key), hash, count); err != nil {
+			return nil, err
+		}
+		defer e.keys.end(c)
+		// Whoever repeats the request gets what is made from now on, even if this caller goes away.
+		ctx = context.WithoutCancel(ctx)
+	}
+	return e.createItems(ctx, p, req, c)
+}
+
+// createItems makes what the creation lacks, several at a time.
+func (e *Edge) createItems(ctx context.Context, p *plan, req *dsecv1.CreateResolvedRequest, c *creation) ([]*dsecv1.CreateResult, error) {
+	results := make([]*dsecv1.CreateResult, len(c.ids))
+	var missing []int
+	for i, id := range c.ids {
+		if id == "" {
+			missing = append(missing, i)
+		} else if b, err := e.find(id); err == nil {
+			results[i] = &dsecv1.CreateResult{Sandbox: b.proto()}
+		} else {
+			results[i] = &dsecv1.CreateResult{Error: itemError(err)}
+		}
+	}
+	if len(missing) == 0 {
+		return results, nil
+	}
+	if err := e.admit.enter(len(missing)); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, sandbox.NewFailure(sandbox.KindCreateDeadline, "creation took longer than %v", p.timeout))
+	defer cancel()
+	next := make(chan int, len(missing))
+	for _, i := range missing {
+		next <- i
+	}
+	close(next)
+	var wg sync.WaitGroup
+	work := func() {
+		for i := range next {
+			b, err := e.createOne(ctx, p, req, c, i)
+			if err != nil {
+				results[i] = &dsecv1.CreateResult{Error: itemError(err)}
+				continue
+			}
+			results[i] = &dsecv1.CreateResult{Sandbox: b.proto()}
+		}
+	}
+	for range min(len(missing), e.cfg.Parallel) - 1 {
+		wg.Go(work)
+	}
+	work()
+	wg.Wait()
+	return results, nil
+}
+
+// createOne makes one sandbox: record, machine, record again. It was admitted.
+func (e *Edge) createOne(ctx context.Context, p *plan, req *dsecv1.CreateResolvedRequest, c *creation, item int) (*box, error) {
+	start := time.Now()
+	select {
+	case e.admit.slots <- struct{}{}:
+		defer func() { <-e.admit.slots }()
+	case <-ctx.Done():
+		e.admit.failed()
+		return nil, creationError(ctx, ctx.Err())
+	case <-e.closing:
+		e.admit.failed()
+		return nil, errClosing
+	}
+	at := e.stages.took("create.wait", start)
+	b, err := e.begin(p, req, c, item)
+	if err != nil {
+		e.admit.failed()
+		return nil, err
+	}
+	at = e.stages.took("create.record", at)
+	inst, err := e.launch(ctx, b, p)
+	if err != nil {
+		e.admit.failed()
+		err = creationError(ctx, err)
+		e.failCreation(b, err)
+		return nil, err
+	}
+	e.stages.took("create.backend", at)
+	if err := e.ready(ctx, b, p, inst); err != nil {
+		e.admit.failed()
+		err = creationError(ctx, err)
+		e.abandon(b, inst, err)
+		return nil, err
+	}
+	e.admit.ready()
+	e.stages.took("create.total", start)
+	if c.busy != nil {
+		e.keys.made(c, item, b.id)
+	} else if ctx.Err() != nil { // nobody will learn its id
+		f := sandbox.NewFailure(sandbox.KindStopped, "its creator went away before it was told of it")
+		_ = ignoreClosed(b.stop(context.WithoutCancel(ctx), f))
+		return nil, creationError(ctx, ctx.Err())
+	}
+	return b, nil
+}
+
+// begin records the creation before anything is made. The machine's id is not known yet: the record gets a
+// name of its own until then.
+func (e *Edge) begin(p *plan, req *dsecv1.CreateResolvedRequest, c *creation, item int) (*box, error) {
+	if err := failpoint.Hit("create.before_journal"); err != nil {
+		return nil, err
+	}
+	log, err := record.Create(e.boxDir(newPrefix+rand.Text()), e.cfg.Record)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", err, sandbox.ErrUnavailable)
+	}
+	b := e.newBox(p.backend, log)
+	b.at = e.cfg.Clock.Wall()
+	b.created = &record.Created{
+		BootId: e.cfg.Clock.BootID, Spec: p.public, SecretNames: p.secrets, Layers: p.layers, KeyId: req.KeyId,
+		IdempotencyKey: req.GetCreate().GetIdempotencyKey(), BodyHash: c.hash, Item: int32(item), Count: int32(len(c.ids)),
+		EnvBytes: p.env,
+	}
+	b.entry = &record.Entry{Body: &record.Entry_Created{Created: b.created}}
+	if err := log.Append(b.entry); err != nil {
+		_ = log.Remove()
+		return nil, fmt.Errorf("%w: %w", err, sandbox.ErrUnavailable)
+	}
+	if err := failpoint.Hit("create.after_journal"); err != nil {
+		_ = log.Remove()
+		return nil, err
+	}
+	return b, nil
+}
+
+// newPrefix begins the names of records whose sandbox has no id yet.
+const newPrefix = "new-"
+
+func (e *Edge) launch(ctx context.Context, b *box, p *plan) (sandbox.Instance, error) {
+	spec := p.machine
+	inst, err := p.backend.Create(ctx, &spec)
+	if err != nil {
+		return nil, err
+	}
+	b.id = inst.ID()
+	if err := failpoint.Hit("create.after_backend"); err != nil {
+		return nil, errors.Join(err, inst.Destroy(context.WithoutCancel(ctx)))
+	}
+	if err := b.log.Rename(e.boxDir(string(b.id))); err != nil {
+		return nil, errors.Join(err, inst.Destroy(context.WithoutCancel(ctx)))
+	}
+	return inst, nil
+}
+
+// ready records that the sandbox is ready, and opens it for requests.
+func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance) error {
+	if err := failpoint.Hit("create.before_ready"); err != nil {
+		return err
+	}
+	conn, err := inst.Connect(ctx)
+	if err != nil {
+		return fmt.Errorf("connect to dsec-init: %w", err)
+	}
+	b.handle = inst.Handle()
+	entry := &record.Entry{Body: &record.Entry_Ready{Ready: &record.Ready{Handle: b.handle, TtlNanos: int64(p.ttl), IdleNanos: int64(p.idle)}}}
+	if err := b.log.Append(entry); err != nil {
+		closeQuietly(conn)
+		return fmt.Errorf("%w: %w", err, sandbox.ErrUnavailable)
+	}
+	if err := b.log.Sync(); err != nil {
+		closeQuietly(conn)
+		return err
+	}
+	if err := failpoint.Hit("create.after_ready"); err != nil {
+		closeQuietly(conn)
+		return err
+	}
+	b.mu.Lock()
+	b.inst, b.conn = inst, conn
+	b.readyAt = e.cfg.Clock.Wall()
+	e.add(b)
+	_ = b.step(lifecycle.Ready{TTL: p.ttl, Idle: p.idle})
+	b.mu.Unlock()
+	conn.Serve(&receiver{b: b, conn: conn})
+	e.hub.publish(b, b.entry)
+	e.hub.publish(b, entry)
+	return nil
+}
+
+// failCreation keeps the record of a creation that made nothing, unless it was refused for want of room.
+func (e *Edge) failCreation(b *box, cause error) {
+	var f *sandbox.Failure
+	if !errors.As(cause, &f) || errors.Is(cause, sandbox.ErrExhausted) {
+		if err := b.log.Remove(); err != nil {
+			e.log.Error("remove the record of a failed creation", "err", err)
+		}
+		return
+	}
+	if b.id == "" {
+		b.id = sandbox.NewID(e.cfg.ID)
+		if err := b.log.Rename(e.boxDir(string(b.id))); err != nil {
+			e.log.Error("keep the record of a failed creation", "err", err)
+			_ = b.log.Remove()
+			return
+		}
+	}
+	b.bury(f)
+}
+
+// bury records the end of a sandbox that has no machine, and shows it among the ended ones.
+func (b *box) bury(f *sandbox.Failure) {
+	b.mu.Lock()
+	b.e.add(b)
+	b.endedAt = b.e.cfg.Clock.Wall()
+	b.e.hub.publish(b, b.entry)
+	if err := b.append(&record.Entry{Body: &record.Entry_Ended{Ended: &record.Ended{Failure: failureProto(f)}}}); err != nil {
+		b.e.log.Error("record the end", "sandbox", b.id, "err", err)
+	}
+	_ = b.log.Close()
+	_ = b.step(lifecycle.Failed{Failure: f})
+	close(b.gone)
+	b.mu.Unlock()
+	b.e.retire(b)
+}
+
+// abandon removes a machine whose creation could not be finished.
+func (e *Edge) abandon(b *box, inst sandbox.Instance, cause error) {
+	ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
+	defer cancel()
+	if err := inst.Destroy(ctx); err != nil {
+		e.log.Error("remove a half-made sandbox; the next start will", "sandbox", b.id, "err", err)
+	}
+	e.failCreation(b, cause)
+}
+
+// creationError says of an error during creation whose fault it is.
+func creationError(ctx context.Context, err error) error {
+	var f *sandbox.Failure
+	if ctx.Err() != nil && errors.As(context.Cause(ctx), &f) {
+		return fmt.Errorf("create sandbox: %w", f)
+	}
+	if errors.As(err, &f) || ctx.Err() != nil {
+		return fmt.Errorf("create sandbox: %w", err)
+	}
+	for _, k := range kinds { // the backend's own refusal, for example ErrExhausted or ErrNotFound
+		if errors.Is(err, k.err) {
+			return fmt.Errorf("create sandbox: %w", err)
+		}
+	}
+	return fmt.Errorf("create sandbox: %w", sandbox.NewFailure(sandbox.KindInternal, "%v", err))
+}
+
+// bodyHash names what the caller asked for: all of it but the key, and not what names were resolved to, which
+// may differ when a request is repeated. It is salted, for the body holds secrets.
+func (e *Edge) bodyHash(req *dsecv1.CreateResolvedRequest) ([]byte, error) {
+	body := proto.Clone(req.GetCreate()).(*dsecv1.CreateSandboxRequest)
+	body.IdempotencyKey = ""
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("hash request: %w", err)
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00", e.cfg.ID, req.KeyId, req.GetCreate().GetIdempotencyKey())
+	h.Write(b)
+	return h.Sum(nil), nil
+}

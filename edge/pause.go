@@ -1,0 +1,84 @@
+package edge
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/opendsec/dsec/edge/lifecycle"
+	"github.com/opendsec/dsec/edge/record"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// freezeTimeout bounds a freeze or thaw.
+const freezeTimeout = 30 * time.Second
+
+// pause freezes the sandbox. Idempotent. What fails is rolled back: it then runs as before.
+func (b *box) pause(ctx context.Context) error {
+	return b.change(ctx, sandbox.StatePaused, func(ctx context.Context, inst sandbox.Instance) error {
+		if !b.backend.Capabilities().Pause {
+			return fmt.Errorf("pause a %s sandbox: %w", b.backend.Name(), sandbox.ErrUnsupported)
+		}
+		b.starting.Lock()
+		defer b.starting.Unlock()
+		if err := inst.Pause(ctx); err != nil {
+			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeTimeout)
+			defer cancel()
+			if undoErr := inst.Resume(undo); undoErr != nil {
+				b.e.log.Error("thaw after a failed freeze", "sandbox", b.id, "err", undoErr)
+			}
+			return err
+		}
+		return b.changed(&record.Entry{Body: &record.Entry_Paused{Paused: &record.Paused{}}}, lifecycle.Paused{})
+	})
+}
+
+// resume thaws it. Idempotent.
+func (b *box) resume(ctx context.Context) error {
+	return b.change(ctx, sandbox.StateRunning, func(ctx context.Context, inst sandbox.Instance) error {
+		if err := inst.Resume(ctx); err != nil {
+			return err
+		}
+		return b.changed(&record.Entry{Body: &record.Entry_Resumed{Resumed: &record.Resumed{}}}, lifecycle.Resumed{})
+	})
+}
+
+// change brings the sandbox into a state unless it is there. The work is not cut short when the caller goes
+// away: half a freeze is no state.
+func (b *box) change(ctx context.Context, to sandbox.State, do func(context.Context, sandbox.Instance) error) error {
+	if err := b.lock(ctx); err != nil {
+		return err
+	}
+	defer b.unlock()
+	b.mu.Lock()
+	state, inst := b.machine.State(), b.inst
+	var err error
+	switch {
+	case state == sandbox.StateStopping || state == sandbox.StateStopped:
+		err = b.endedError()
+	case state == sandbox.StateCreating:
+		err = fmt.Errorf("sandbox %s is still being created: %w", b.id, sandbox.ErrFailedPrecondition)
+	case inst == nil:
+		err = fmt.Errorf("sandbox %s cannot be reached at the moment, try again: %w", b.id, sandbox.ErrUnavailable)
+	}
+	b.mu.Unlock()
+	if err != nil || state == to {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeTimeout)
+	defer cancel()
+	if err := do(ctx, inst); err != nil {
+		return fmt.Errorf("bring sandbox %s to %s: %w", b.id, to, err)
+	}
+	return nil
+}
+
+// changed records a change of state that has happened.
+func (b *box) changed(e *record.Entry, in lifecycle.Input) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.step(in); err != nil {
+		return b.endedError()
+	}
+	return b.append(e)
+}

@@ -1,0 +1,278 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/opendsec/dsec/edge/lifecycle"
+	"github.com/opendsec/dsec/edge/record"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+const (
+	recoverParallel = 16
+	recoverTimeout  = 20 * time.Second
+	recoverRetry    = 5 * time.Second
+)
+
+// Recover takes over what an earlier process left: sandboxes that live go on, with their commands; ended ones
+// are listed until their time is over; half-made ones are removed. Call it once, before serving.
+func (e *Edge) Recover(ctx context.Context) error {
+	if err := e.keys.load(); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(e.recordDir())
+	if err != nil {
+		return fmt.Errorf("list sandboxes: %w", err)
+	}
+	unreadable := &idSet{m: map[sandbox.ID]struct{}{}}
+	work := make(chan string)
+	var wg sync.WaitGroup
+	for range recoverParallel {
+		wg.Go(func() {
+			for name := range work {
+				if err := e.recoverOne(ctx, name); err != nil {
+					e.log.Error("read the record of a sandbox; it is left alone", "sandbox", name, "err", err)
+					unreadable.add(sandbox.ID(name))
+				}
+			}
+		})
+	}
+	for _, d := range entries {
+		work <- d.Name()
+	}
+	close(work)
+	wg.Wait()
+	keep := func(id sandbox.ID) bool {
+		if unreadable.has(id) {
+			return true // unknown is not empty
+		}
+		b, err := e.find(string(id))
+		return err == nil && b.alive()
+	}
+	for name, backend := range e.backends {
+		removed, err := backend.Sweep(ctx, keep)
+		if err != nil {
+			return fmt.Errorf("remove what earlier %s sandboxes left: %w", name, err)
+		}
+		for _, what := range removed {
+			e.log.Info("removed what an earlier process left", "backend", name, "what", what)
+		}
+	}
+	return nil
+}
+
+type idSet struct {
+	mu sync.Mutex
+	m  map[sandbox.ID]struct{}
+}
+
+func (s *idSet) add(id sandbox.ID) {
+	s.mu.Lock()
+	s.m[id] = struct{}{}
+	s.mu.Unlock()
+}
+
+func (s *idSet) has(id sandbox.ID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.m[id]
+	return ok
+}
+
+// alive tells whether the sandbox has a machine, or may have one.
+func (b *box) alive() bool {
+	s := b.state()
+	return s == sandbox.StateRunning || s == sandbox.StatePaused
+}
+
+// recoverOne reads one record and takes up the sandbox where it was.
+func (e *Edge) recoverOne(ctx context.Context, name string) error {
+	h := &history{commands: map[int64]*commandHistory{}, sessions: map[string]*session{}}
+	log, torn, err := record.Open(e.boxDir(name), e.cfg.Record, h.visit)
+	if err != nil {
+		return err
+	}
+	if torn > 0 {
+		e.log.Warn("cut a torn end off the record", "sandbox", name, "bytes", torn)
+	}
+	if h.created == nil { // killed between the directory and its first entry
+		return log.Remove()
+	}
+	backend := e.backends[backendNames[h.created.Spec.GetBackend()]]
+	if backend == nil {
+		_ = log.Close()
+		return fmt.Errorf("its backend %s is not configured", h.created.Spec.GetBackend())
+	}
+	b := e.newBox(backend, log)
+	b.created, b.entry, b.at = h.created, h.entry, h.at
+	if strings.HasPrefix(name, newPrefix) {
+		b.id = sandbox.NewID(e.cfg.ID)
+		if err := log.Rename(e.boxDir(string(b.id))); err != nil {
+			return err
+		}
+	} else if b.id, err = sandbox.ParseID(name); err != nil {
+		_ = log.Close()
+		return err
+	}
+	h.restore(b)
+	return e.takeUp(ctx, b, h)
+}
+
+// takeUp continues with a sandbox whose record was read.
+func (e *Edge) takeUp(ctx context.Context, b *box, h *history) error {
+	if h.ready {
+		e.restoreKey(b)
+	}
+	switch {
+	case !h.readyOrEnded():
+		b.bury(sandbox.NewFailure(sandbox.KindInternal, "its creation was interrupted by a restart of the edge"))
+	case h.ended:
+		_ = b.log.Close()
+		e.add(b)
+		close(b.gone)
+		b.mu.Lock()
+		b.arm()
+		b.mu.Unlock()
+		e.retire(b)
+	case b.machine.State() == sandbox.StateStopping:
+		e.add(b)
+		e.admit.adopt()
+		b.finish(b.machine.Failure())
+	case h.created.BootId != e.cfg.Clock.BootID:
+		e.endLost(b, sandbox.NewFailure(sandbox.KindNodeRestarted, "the node was restarted"))
+	default:
+		b.mu.Lock()
+		e.add(b)
+		e.admit.adopt()
+		b.mu.Unlock()
+		b.reach(ctx)
+	}
+	return nil
+}
+
+// restoreKey notes the idempotency key of a sandbox that was made.
+func (e *Edge) restoreKey(b *box) {
+	if c := b.created; c.IdempotencyKey != "" {
+		e.keys.restore(kept{
+			Key: scoped(c.KeyId, c.IdempotencyKey), Hash: c.BodyHash, At: b.at,
+			Item: int(c.Item), Count: int(c.Count), ID: string(b.id),
+		})
+	}
+}
+
+// endLost ends a sandbox whose machine is gone.
+func (e *Edge) endLost(b *box, f *sandbox.Failure) {
+	e.add(b)
+	e.admit.adopt()
+	b.mu.Lock()
+	b.machine.Apply(lifecycle.Stop{Failure: f}, 0) // times of another boot mean nothing
+	b.beginStop(f)
+	b.mu.Unlock()
+	<-b.gone
+}
+
+// reach finds the machine of a sandbox that should live and connects to it. A machine that is gone ends the
+// sandbox; one that cannot be told to be gone is tried again later.
+func (b *box) reach(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
+	defer cancel()
+	inst, err := b.backend.Recover(ctx, b.id, b.handle)
+	if err != nil {
+		b.unreachable(err)
+		return
+	}
+	b.mu.Lock()
+	b.inst = inst
+	paused := b.machine.State() == sandbox.StatePaused
+	b.mu.Unlock()
+	b.openGroups(inst)
+	conn, err := inst.Connect(ctx)
+	if err != nil {
+		b.lost(inst, err)
+		return
+	}
+	if err := b.attach(conn); err != nil {
+		b.lost(inst, err)
+		return
+	}
+	b.settle(ctx, inst, paused)
+}
+
+// openGroups finds the control groups of the commands and sessions that run.
+func (b *box) openGroups(inst sandbox.Instance) {
+	if !b.backend.Capabilities().CommandGroup {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.sessions {
+		if g, err := inst.OpenGroup(s.groupName()); err == nil && s.end == nil {
+			s.group = g
+		}
+	}
+	for _, c := range b.commands {
+		if c.session != nil {
+			continue
+		}
+		g, err := inst.OpenGroup(c.id)
+		if err != nil {
+			b.e.log.Debug("find a command's control group", "sandbox", b.id, "command", c.id, "err", err)
+			continue
+		}
+		c.mu.Lock()
+		c.group = g
+		c.mu.Unlock()
+	}
+}
+
+// settle makes the machine what the record says: an edge may die between a freeze and its record.
+func (b *box) settle(ctx context.Context, inst sandbox.Instance, paused bool) {
+	if b.backend.Capabilities().Pause {
+		do := inst.Resume
+		if paused {
+			do = inst.Pause
+		}
+		if err := do(ctx); err != nil {
+			b.e.log.Error("bring a recovered sandbox to its state", "sandbox", b.id, "paused", paused, "err", err)
+		}
+	}
+	b.mu.Lock()
+	_ = b.step(lifecycle.Tick{}) // what fell due meanwhile
+	b.mu.Unlock()
+}
+
+func (b *box) unreachable(err error) {
+	var f *sandbox.Failure
+	switch {
+	case errors.As(err, &f):
+	case errors.Is(err, sandbox.ErrNotFound):
+		f = sandbox.NewFailure(sandbox.KindNodeLost, "its machine was gone when the edge came back")
+		f.Evidence = clip(err.Error(), maxEvidence)
+	default:
+		b.e.log.Error("recover a sandbox, will try again", "sandbox", b.id, "err", err)
+		b.mu.Lock()
+		b.retry = b.e.boot() + recoverRetry
+		b.arm()
+		b.mu.Unlock()
+		return
+	}
+	b.mu.Lock()
+	_ = b.step(lifecycle.Stop{Failure: f})
+	b.mu.Unlock()
+	select {
+	case <-b.gone:
+	case <-b.e.closing:
+	}
+}
+
+func (b *box) recoverAgain() {
+	if b.alive() {
+		b.reach(context.Background())
+	}
+}
