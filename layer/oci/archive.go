@@ -84,6 +84,9 @@ func dockerSave(f files, raw []byte, p Platform) (*Image, error) {
 		return nil, fmt.Errorf("%w: it holds %d images; save one", sandbox.ErrInvalid, len(images))
 	}
 	rawConfig, err := readFile(f, images[0].Config)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("image configuration: %w", err)
 	}

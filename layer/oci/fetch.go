@@ -114,21 +114,7 @@ func (f *fetcher) readLayer(ctx context.Context, b *tree.Builder, n int, open fu
 
 // fetchLayer fetches one layer into a file, with several attempts.
 func (f *fetcher) fetchLayer(ctx context.Context, n int) error {
-	wait := f.img.retry
-	for attempt := 1; ; attempt++ {
-		err := f.tryLayer(ctx, n)
-		if err == nil || ctx.Err() != nil || attempt == attempts || !errors.Is(err, sandbox.ErrUnavailable) {
-			return err
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return context.Cause(ctx)
-		}
-		wait *= 2
-	}
+	return retry(ctx, f.img.retry, func() error { return f.tryLayer(ctx, n) })
 }
 
 func (f *fetcher) tryLayer(ctx context.Context, n int) error {
@@ -151,7 +137,7 @@ func (f *fetcher) tryLayer(ctx context.Context, n int) error {
 	}
 	defer file.Close()
 	got := int64(0)
-	counted := &progressReader{r: &networkReader{ctx: ctx, r: r}, add: func(n int64) {
+	counted := &progressReader{r: r, add: func(n int64) {
 		watchdog.Reset(stalled)
 		got += n
 		f.progress("pull", f.pulled.Add(n), f.img.Size)
@@ -164,20 +150,6 @@ func (f *fetcher) tryLayer(ctx context.Context, n int) error {
 		return err
 	}
 	return file.Close()
-}
-
-// networkReader gives errors of the connection their kind.
-type networkReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (r *networkReader) Read(p []byte) (int, error) {
-	n, err := r.r.Read(p)
-	if err != nil && err != io.EOF {
-		err = registryError(r.ctx, err)
-	}
-	return n, err
 }
 
 type progressReader struct {

@@ -151,7 +151,10 @@ func choose(raw []byte, p Platform) (v1.Descriptor, error) {
 	if len(images) == 1 && images[0].Platform == nil { // a layout of one image
 		return images[0], nil
 	}
-	if len(has) == 0 && len(images) > 1 {
+	if len(images) == 0 {
+		return v1.Descriptor{}, fmt.Errorf("%w: the index holds no image", sandbox.ErrInvalid)
+	}
+	if len(has) == 0 {
 		return v1.Descriptor{}, fmt.Errorf("%w: it holds %d images and names no platforms; store one image", sandbox.ErrInvalid, len(images))
 	}
 	return v1.Descriptor{}, fmt.Errorf("%w: no image for %s/%s; there are: %s", sandbox.ErrUnsupported, p.OS, p.Architecture, strings.Join(has, ", "))

@@ -3,16 +3,20 @@ package oci
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -28,10 +32,10 @@ type RegistryOptions struct {
 
 const attempts = 4
 
-// registry is the source of one repository.
+// registry is the source of one repository. Each call is one attempt.
 type registry struct {
 	repo   name.Repository
-	puller *remote.Puller
+	client *http.Client
 }
 
 // Pull finds an image in a registry; its layers are fetched by AddTo. Errors: sandbox.ErrInvalid,
@@ -50,46 +54,167 @@ func Pull(ctx context.Context, from string, o RegistryOptions) (*Image, error) {
 	if o.Retry == 0 {
 		o.Retry = time.Second
 	}
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.ResponseHeaderTimeout = time.Minute
-	puller, err := remote.NewPuller(
-		remote.WithAuthFromKeychain(o.Keychain), remote.WithTransport(t), remote.WithUserAgent("dsec"),
-		remote.WithRetryBackoff(remote.Backoff{Duration: o.Retry, Factor: 2, Jitter: 0.1, Steps: attempts}),
-	)
-	if err != nil {
-		return nil, fmt.Errorf("image %s: %w: %w", ref.Name(), sandbox.ErrUnavailable, err)
-	}
-	desc, err := puller.Get(ctx, ref)
-	if err != nil {
-		return nil, fmt.Errorf("image %s: %w", ref.Name(), registryError(ctx, err))
-	}
-	src := &registry{repo: ref.Context(), puller: puller}
-	img, err := resolve(ctx, src, desc.Manifest, desc.MediaType, desc.Digest, o.Platform)
+	img, err := pull(ctx, ref, o)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", ref.Name(), err)
 	}
-	img.remote, img.retry = true, o.Retry
 	return img, nil
 }
 
+func pull(ctx context.Context, ref name.Reference, o RegistryOptions) (*Image, error) {
+	var src *registry
+	err := retry(ctx, o.Retry, func() (err error) {
+		src, err = login(ctx, ref.Context(), o.Keychain)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var m manifest
+	err = retry(ctx, o.Retry, func() (err error) {
+		m, err = src.manifest(ctx, ref.Identifier())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	img, err := resolve(ctx, retrying{src, o.Retry}, m.raw, m.mediaType, m.digest, o.Platform)
+	if err != nil {
+		return nil, err
+	}
+	img.source, img.remote, img.retry = src, true, o.Retry
+	return img, nil
+}
+
+// login finds out how the registry wants to be spoken to.
+func login(ctx context.Context, repo name.Repository, keys authn.Keychain) (*registry, error) {
+	auth, err := authn.Resolve(ctx, keys, repo)
+	if err != nil {
+		return nil, fmt.Errorf("%w: docker's configuration: %w", sandbox.ErrFailedPrecondition, err)
+	}
+	base := http.DefaultTransport.(*http.Transport).Clone()
+	base.ResponseHeaderTimeout = time.Minute
+	base.DisableCompression = true // blobs are what their digests say
+	base.MaxIdleConnsPerHost = parallel
+	base.IdleConnTimeout = 10 * time.Second
+	rt, err := transport.NewWithContext(ctx, repo.Registry, auth, base, []string{repo.Scope(transport.PullScope)})
+	if err != nil {
+		return nil, registryError(ctx, err)
+	}
+	return &registry{repo: repo, client: &http.Client{Transport: rt}}, nil
+}
+
+// get asks for a path of the repository; the body must be closed.
+func (r *registry) get(ctx context.Context, path string, accept ...types.MediaType) (*http.Response, error) {
+	url := fmt.Sprintf("%s://%s/v2/%s/%s", r.repo.Scheme(), r.repo.RegistryStr(), r.repo.RepositoryStr(), path)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
+	}
+	for _, a := range accept {
+		req.Header.Add("Accept", string(a))
+	}
+	resp, err := r.client.Do(req)
+	if err != nil {
+		return nil, registryError(ctx, err)
+	}
+	if err := transport.CheckError(resp, http.StatusOK); err != nil {
+		resp.Body.Close()
+		return nil, registryError(ctx, err)
+	}
+	return resp, nil
+}
+
+// manifest is what a registry answers to a tag or digest.
+type manifest struct {
+	raw       []byte
+	mediaType types.MediaType
+	digest    v1.Hash
+}
+
+func (r *registry) manifest(ctx context.Context, identifier string) (manifest, error) {
+	resp, err := r.get(ctx, "manifests/"+identifier,
+		types.OCIImageIndex, types.DockerManifestList, types.OCIManifestSchema1, types.DockerManifestSchema2)
+	if err != nil {
+		return manifest{}, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxDocument+1))
+	if err != nil {
+		return manifest{}, registryError(ctx, err)
+	}
+	if len(raw) > maxDocument {
+		return manifest{}, fmt.Errorf("%w: manifest of more than %d bytes", sandbox.ErrInvalid, maxDocument)
+	}
+	sum := sha256.Sum256(raw)
+	digest := v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(sum[:])}
+	if strings.Contains(identifier, ":") && identifier != digest.String() {
+		return manifest{}, fmt.Errorf("%w: the registry's manifest for %s has digest %s", sandbox.ErrInvalid, identifier, digest)
+	}
+	mediaType, _, _ := strings.Cut(resp.Header.Get("Content-Type"), ";")
+	return manifest{raw, types.MediaType(mediaType), digest}, nil
+}
+
 func (r *registry) open(ctx context.Context, b blob) (io.ReadCloser, error) {
-	at := r.repo.Digest(b.digest.String())
 	if b.manifest {
-		desc, err := r.puller.Get(ctx, at)
+		m, err := r.manifest(ctx, b.digest.String())
 		if err != nil {
-			return nil, registryError(ctx, err)
+			return nil, err
 		}
-		return io.NopCloser(bytes.NewReader(desc.Manifest)), nil
+		return io.NopCloser(bytes.NewReader(m.raw)), nil
 	}
-	l, err := r.puller.Layer(ctx, at)
+	resp, err := r.get(ctx, "blobs/"+b.digest.String())
 	if err != nil {
-		return nil, registryError(ctx, err)
+		return nil, err
 	}
-	rc, err := l.Compressed()
-	if err != nil {
-		return nil, registryError(ctx, err)
+	return &body{ReadCloser: resp.Body, ctx: ctx}, nil
+}
+
+// body gives errors of the connection their kind.
+type body struct {
+	io.ReadCloser
+	ctx context.Context
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		err = registryError(b.ctx, err)
 	}
-	return rc, nil
+	return n, err
+}
+
+// retrying makes several attempts at small blobs.
+type retrying struct {
+	source
+	wait time.Duration
+}
+
+func (r retrying) open(ctx context.Context, b blob) (io.ReadCloser, error) {
+	var data []byte
+	err := retry(ctx, r.wait, func() (err error) {
+		data, err = document(ctx, r.source, b)
+		return err
+	})
+	return io.NopCloser(bytes.NewReader(data)), err
+}
+
+// retry makes up to four attempts as long as f says that what it needs is not available.
+func retry(ctx context.Context, wait time.Duration, f func() error) error {
+	for attempt := 1; ; attempt++ {
+		err := f()
+		if err == nil || ctx.Err() != nil || attempt == attempts || !errors.Is(err, sandbox.ErrUnavailable) {
+			return err
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return context.Cause(ctx)
+		}
+		wait *= 2
+	}
 }
 
 // registryError gives what a registry says its kind.
@@ -108,6 +233,8 @@ func registryError(ctx context.Context, err error) error {
 		return fmt.Errorf("%w in the registry: %w", sandbox.ErrNotFound, err)
 	case http.StatusTooManyRequests:
 		return fmt.Errorf("%w: the registry limits its callers; log in or try later: %w", sandbox.ErrUnavailable, err)
+	case http.StatusBadRequest, http.StatusMethodNotAllowed:
+		return fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
 	}
 	return fmt.Errorf("%w: %w", sandbox.ErrUnavailable, err)
 }

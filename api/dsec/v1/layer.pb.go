@@ -410,7 +410,9 @@ type ImportLayerResponse struct {
 	Progress *ImportProgress `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
 	Layer    *Layer          `protobuf:"bytes,2,opt,name=layer,proto3" json:"layer,omitempty"`
 	// True when the same content was there already and nothing was written.
-	Reused        bool `protobuf:"varint,3,opt,name=reused,proto3" json:"reused,omitempty"`
+	Reused bool `protobuf:"varint,3,opt,name=reused,proto3" json:"reused,omitempty"`
+	// Only in the answer to an upload, and last: why it failed. ImportLayer itself ends with an error instead.
+	Error         *ImportError `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -466,6 +468,67 @@ func (x *ImportLayerResponse) GetReused() bool {
 	return false
 }
 
+func (x *ImportLayerResponse) GetError() *ImportError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// ImportError is an error of an upload.
+type ImportError struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As Connect spells them: invalid_argument, resource_exhausted, ...
+	Code          string `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`
+	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportError) Reset() {
+	*x = ImportError{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportError) ProtoMessage() {}
+
+func (x *ImportError) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportError.ProtoReflect.Descriptor instead.
+func (*ImportError) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ImportError) GetCode() string {
+	if x != nil {
+		return x.Code
+	}
+	return ""
+}
+
+func (x *ImportError) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 type ListLayersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          LayerKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=dsec.v1.LayerKind" json:"kind,omitempty"`
@@ -476,7 +539,7 @@ type ListLayersRequest struct {
 
 func (x *ListLayersRequest) Reset() {
 	*x = ListLayersRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[5]
+	mi := &file_dsec_v1_layer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -488,7 +551,7 @@ func (x *ListLayersRequest) String() string {
 func (*ListLayersRequest) ProtoMessage() {}
 
 func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[5]
+	mi := &file_dsec_v1_layer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -501,7 +564,7 @@ func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersRequest.ProtoReflect.Descriptor instead.
 func (*ListLayersRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{5}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListLayersRequest) GetKind() LayerKind {
@@ -527,7 +590,7 @@ type ListLayersResponse struct {
 
 func (x *ListLayersResponse) Reset() {
 	*x = ListLayersResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[6]
+	mi := &file_dsec_v1_layer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -539,7 +602,7 @@ func (x *ListLayersResponse) String() string {
 func (*ListLayersResponse) ProtoMessage() {}
 
 func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[6]
+	mi := &file_dsec_v1_layer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -552,7 +615,7 @@ func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersResponse.ProtoReflect.Descriptor instead.
 func (*ListLayersResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{6}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListLayersResponse) GetLayers() []*Layer {
@@ -574,7 +637,7 @@ type DeleteLayerRequest struct {
 
 func (x *DeleteLayerRequest) Reset() {
 	*x = DeleteLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[7]
+	mi := &file_dsec_v1_layer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +649,7 @@ func (x *DeleteLayerRequest) String() string {
 func (*DeleteLayerRequest) ProtoMessage() {}
 
 func (x *DeleteLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[7]
+	mi := &file_dsec_v1_layer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +662,7 @@ func (x *DeleteLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLayerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{7}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DeleteLayerRequest) GetKind() LayerKind {
@@ -632,7 +695,7 @@ type DeleteLayerResponse struct {
 
 func (x *DeleteLayerResponse) Reset() {
 	*x = DeleteLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[8]
+	mi := &file_dsec_v1_layer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -644,7 +707,7 @@ func (x *DeleteLayerResponse) String() string {
 func (*DeleteLayerResponse) ProtoMessage() {}
 
 func (x *DeleteLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[8]
+	mi := &file_dsec_v1_layer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -657,7 +720,7 @@ func (x *DeleteLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLayerResponse.ProtoReflect.Descriptor instead.
 func (*DeleteLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{8}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DeleteLayerResponse) GetDeleted() []*Layer {
@@ -705,11 +768,15 @@ const file_dsec_v1_layer_proto_rawDesc = "" +
 	"\n" +
 	"done_bytes\x18\x02 \x01(\x03R\tdoneBytes\x12\x1f\n" +
 	"\vtotal_bytes\x18\x03 \x01(\x03R\n" +
-	"totalBytes\"\x88\x01\n" +
+	"totalBytes\"\xb4\x01\n" +
 	"\x13ImportLayerResponse\x123\n" +
 	"\bprogress\x18\x01 \x01(\v2\x17.dsec.v1.ImportProgressR\bprogress\x12$\n" +
 	"\x05layer\x18\x02 \x01(\v2\x0e.dsec.v1.LayerR\x05layer\x12\x16\n" +
-	"\x06reused\x18\x03 \x01(\bR\x06reused\"O\n" +
+	"\x06reused\x18\x03 \x01(\bR\x06reused\x12*\n" +
+	"\x05error\x18\x04 \x01(\v2\x14.dsec.v1.ImportErrorR\x05error\";\n" +
+	"\vImportError\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"O\n" +
 	"\x11ListLayersRequest\x12&\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"<\n" +
@@ -745,7 +812,7 @@ func file_dsec_v1_layer_proto_rawDescGZIP() []byte {
 }
 
 var file_dsec_v1_layer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dsec_v1_layer_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_dsec_v1_layer_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_dsec_v1_layer_proto_goTypes = []any{
 	(LayerKind)(0),                // 0: dsec.v1.LayerKind
 	(*Layer)(nil),                 // 1: dsec.v1.Layer
@@ -753,34 +820,36 @@ var file_dsec_v1_layer_proto_goTypes = []any{
 	(*ImportLayerRequest)(nil),    // 3: dsec.v1.ImportLayerRequest
 	(*ImportProgress)(nil),        // 4: dsec.v1.ImportProgress
 	(*ImportLayerResponse)(nil),   // 5: dsec.v1.ImportLayerResponse
-	(*ListLayersRequest)(nil),     // 6: dsec.v1.ListLayersRequest
-	(*ListLayersResponse)(nil),    // 7: dsec.v1.ListLayersResponse
-	(*DeleteLayerRequest)(nil),    // 8: dsec.v1.DeleteLayerRequest
-	(*DeleteLayerResponse)(nil),   // 9: dsec.v1.DeleteLayerResponse
-	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(*ImportError)(nil),           // 6: dsec.v1.ImportError
+	(*ListLayersRequest)(nil),     // 7: dsec.v1.ListLayersRequest
+	(*ListLayersResponse)(nil),    // 8: dsec.v1.ListLayersResponse
+	(*DeleteLayerRequest)(nil),    // 9: dsec.v1.DeleteLayerRequest
+	(*DeleteLayerResponse)(nil),   // 10: dsec.v1.DeleteLayerResponse
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
 }
 var file_dsec_v1_layer_proto_depIdxs = []int32{
 	0,  // 0: dsec.v1.Layer.kind:type_name -> dsec.v1.LayerKind
-	10, // 1: dsec.v1.Layer.created_at:type_name -> google.protobuf.Timestamp
+	11, // 1: dsec.v1.Layer.created_at:type_name -> google.protobuf.Timestamp
 	2,  // 2: dsec.v1.Layer.config:type_name -> dsec.v1.ImageConfig
 	0,  // 3: dsec.v1.ImportLayerRequest.kind:type_name -> dsec.v1.LayerKind
 	4,  // 4: dsec.v1.ImportLayerResponse.progress:type_name -> dsec.v1.ImportProgress
 	1,  // 5: dsec.v1.ImportLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 6: dsec.v1.ListLayersRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 7: dsec.v1.ListLayersResponse.layers:type_name -> dsec.v1.Layer
-	0,  // 8: dsec.v1.DeleteLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 9: dsec.v1.DeleteLayerResponse.deleted:type_name -> dsec.v1.Layer
-	3,  // 10: dsec.v1.LayerService.ImportLayer:input_type -> dsec.v1.ImportLayerRequest
-	6,  // 11: dsec.v1.LayerService.ListLayers:input_type -> dsec.v1.ListLayersRequest
-	8,  // 12: dsec.v1.LayerService.DeleteLayer:input_type -> dsec.v1.DeleteLayerRequest
-	5,  // 13: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
-	7,  // 14: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
-	9,  // 15: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
-	13, // [13:16] is the sub-list for method output_type
-	10, // [10:13] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	6,  // 6: dsec.v1.ImportLayerResponse.error:type_name -> dsec.v1.ImportError
+	0,  // 7: dsec.v1.ListLayersRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 8: dsec.v1.ListLayersResponse.layers:type_name -> dsec.v1.Layer
+	0,  // 9: dsec.v1.DeleteLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 10: dsec.v1.DeleteLayerResponse.deleted:type_name -> dsec.v1.Layer
+	3,  // 11: dsec.v1.LayerService.ImportLayer:input_type -> dsec.v1.ImportLayerRequest
+	7,  // 12: dsec.v1.LayerService.ListLayers:input_type -> dsec.v1.ListLayersRequest
+	9,  // 13: dsec.v1.LayerService.DeleteLayer:input_type -> dsec.v1.DeleteLayerRequest
+	5,  // 14: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
+	8,  // 15: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
+	10, // 16: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
+	14, // [14:17] is the sub-list for method output_type
+	11, // [11:14] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_layer_proto_init() }
@@ -794,7 +863,7 @@ func file_dsec_v1_layer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_layer_proto_rawDesc), len(file_dsec_v1_layer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
