@@ -46,6 +46,19 @@ func (s *Store) Authenticate(ctx context.Context, presented string) (Key, error)
 	return k, nil
 }
 
+// Verify is Authenticate without Run: it asks the engine.
+func (s *Store) Verify(ctx context.Context, presented string) (Key, error) {
+	id := idOf(presented)
+	if id == "" {
+		return Key{}, fmt.Errorf("API key has a wrong shape: %w", sandbox.ErrUnauthenticated)
+	}
+	k, err := s.askEngine(ctx, id)
+	if err == nil && (!k.matches(presented) || !k.RevokedAt.IsZero()) {
+		err = unknown(id)
+	}
+	return k, err
+}
+
 func unknown(id string) error {
 	return fmt.Errorf("API key %s is not known: %w: %s", id, sandbox.ErrUnauthenticated, howToGetOne)
 }

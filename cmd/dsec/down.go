@@ -1,0 +1,210 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/client"
+	"github.com/opendsec/dsec/internal/linux"
+	"github.com/spf13/cobra"
+)
+
+const (
+	// sandboxGrace bounds the stopping of all sandboxes of a node.
+	sandboxGrace = 5 * time.Minute
+	// stoppers stop sandboxes at once.
+	stoppers = 16
+)
+
+// downReport says what `dsec down` ended and removed.
+type downReport struct {
+	StoppedSandboxes []string `json:"stoppedSandboxes"`
+	KeptSandboxes    bool     `json:"keptSandboxes"`
+	StoppedRoles     []string `json:"stoppedRoles"`
+	Removed          []string `json:"removed"`
+	Problems         []string `json:"problems"`
+}
+
+func (r downReport) print(w io.Writer) {
+	if r.KeptSandboxes {
+		fmt.Fprintln(w, "sandboxes: kept (the next `dsec up` takes them over)")
+	} else {
+		fmt.Fprintf(w, "sandboxes: %d stopped\n", len(r.StoppedSandboxes))
+	}
+	fmt.Fprintf(w, "roles: %v stopped\n", r.StoppedRoles)
+	fmt.Fprintf(w, "files: %d removed from run/; layers, keys and records stay\n", len(r.Removed))
+	for _, p := range r.Problems {
+		fmt.Fprintln(w, "problem: "+p)
+	}
+}
+
+func newDown() *cobra.Command {
+	var state string
+	var keep bool
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "End the node: stop all sandboxes, then its processes",
+		Args:  exactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			abs, err := filepath.Abs(state)
+			if err != nil {
+				return err
+			}
+			r, err := down(cmd.Context(), stateDir(abs), keep)
+			if err != nil {
+				return err
+			}
+			if wantJSON(cmd) {
+				if err := printJSON(cmd.OutOrStdout(), r); err != nil {
+					return err
+				}
+			} else {
+				r.print(cmd.OutOrStdout())
+			}
+			if len(r.Problems) > 0 {
+				return &exitError{code: 1}
+			}
+			return nil
+		},
+	}
+	stateFlag(cmd, &state)
+	cmd.Flags().BoolVar(&keep, "keep-sandboxes", false, "leave the sandboxes running; the next `dsec up` takes them over")
+	return cmd
+}
+
+// down ends a node and waits until it is gone.
+func down(ctx context.Context, d stateDir, keep bool) (r downReport, err error) {
+	if _, err := os.Stat(string(d)); err != nil {
+		return r, fmt.Errorf("no node's state is in %s: %w (--state names the directory)", d, err)
+	}
+	pid := holder(d.path("lock"))
+	if pid == 0 {
+		return downWithoutNode(ctx, d, keep)
+	}
+	p, err := linux.OpenPID(pid)
+	if err != nil {
+		return downWithoutNode(ctx, d, keep)
+	}
+	defer p.Close()
+	_ = os.Remove(d.path("run", "down.json"))
+	sig := syscall.SIGTERM
+	if keep {
+		sig = syscall.SIGUSR1
+	}
+	if err := linux.SignalPID(p, int(sig)); err != nil {
+		return r, fmt.Errorf("signal node (process %d): %w", pid, err)
+	}
+	wait, cancel := context.WithTimeout(ctx, sandboxGrace+2*roleGrace)
+	defer cancel()
+	if err := linux.WaitPID(wait, p); err != nil {
+		return r, fmt.Errorf("node (process %d) does not end: %w (see %s)", pid, err, d.path("log", "up.log"))
+	}
+	b, err := os.ReadFile(d.path("run", "down.json"))
+	if err != nil { // it was killed, or had not come up
+		return downWithoutNode(ctx, d, keep)
+	}
+	_ = os.Remove(d.path("run", "down.json"))
+	return r, json.Unmarshal(b, &r)
+}
+
+// downWithoutNode does what `dsec up` would have done, when it was killed and left roles behind.
+func downWithoutNode(ctx context.Context, d stateDir, keep bool) (r downReport, err error) {
+	lock, err := lockFile(d.path("lock"))
+	if err != nil {
+		return r, err
+	}
+	defer lock.Close()
+	r.KeptSandboxes = keep
+	running := slices.DeleteFunc(slices.Clone(servedRoles), func(role string) bool { return holder(d.path("run", role+".lock")) == 0 })
+	hold := runningHold(d)
+	if len(running) == 0 && hold == nil {
+		r.KeptSandboxes = false
+		r.Removed = cleanRun(d, false)
+		return r, nil
+	}
+	if cfg, cerr := client.ReadConfig(d.path("client.json")); cerr == nil && !keep && slices.Contains(running, "apiserver") {
+		stop, cancel := context.WithTimeout(ctx, sandboxGrace)
+		r.StoppedSandboxes, r.Problems = stopAllSandboxes(stop, cfg)
+		cancel()
+	} else if !keep {
+		r.Problems = append(r.Problems, "the API does not run, so that sandboxes could not be stopped: `dsec up --detach` takes them over, then `dsec down`")
+	}
+	if err := endStale(ctx, d, slog.New(slog.DiscardHandler)); err != nil {
+		return r, err
+	}
+	r.StoppedRoles = running
+	if hold != nil {
+		defer hold.Close()
+		if !keep && len(r.Problems) == 0 {
+			_ = linux.SignalPID(hold, int(syscall.SIGTERM))
+			wait, cancel := context.WithTimeout(ctx, roleGrace)
+			defer cancel()
+			if err := linux.WaitPID(wait, hold); err != nil {
+				r.Problems = append(r.Problems, "hold does not end: "+err.Error())
+			}
+			r.StoppedRoles = append(r.StoppedRoles, holdRole)
+		}
+	}
+	r.Removed = cleanRun(d, keep || len(r.Problems) > 0)
+	return r, nil
+}
+
+// cleanRun removes what is of no use without the processes.
+func cleanRun(d stateDir, keepHold bool) []string {
+	paths := []string{d.path("run", "up.json"), d.path("run", "engine.sock-peer")}
+	for _, role := range servedRoles {
+		paths = append(paths, d.socket(role), d.path("run", role+".lock"))
+	}
+	if !keepHold {
+		paths = append(paths, d.socket(holdRole))
+	}
+	return removeIfThere(paths...)
+}
+
+// stopAllSandboxes stops every sandbox of the service. problems are those that could not be stopped.
+func stopAllSandboxes(ctx context.Context, cfg client.Config) (stopped, problems []string) {
+	c, err := client.New(client.Options{Config: cfg, Patience: 20 * time.Second})
+	if err != nil {
+		return nil, []string{err.Error()}
+	}
+	defer c.Close()
+	boxes, err := listAll(ctx, c, nil, false)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = fmt.Errorf("the API does not answer: %w", err)
+		}
+		return nil, []string{"sandboxes could not be listed, and were not stopped: " + message(err)}
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, stoppers)
+	for _, b := range boxes {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			_, err := c.Sandboxes.StopSandbox(ctx, &dsecv1.StopSandboxRequest{SandboxId: b.GetId()})
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				problems = append(problems, fmt.Sprintf("sandbox %s: %s", b.GetId(), message(err)))
+				return
+			}
+			stopped = append(stopped, b.GetId())
+		})
+	}
+	wg.Wait()
+	return stopped, problems
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/client"
+	"github.com/spf13/cobra"
+)
+
+func newImage() *cobra.Command {
+	cmd := &cobra.Command{Use: "image", Short: "Import, list and remove base images"}
+	cmd.AddCommand(newImageImport(), newLayerLs("ls", "List base images", dsecv1.LayerKind_LAYER_KIND_BASE), newImageRm())
+	return cmd
+}
+
+func newImageImport() *cobra.Command {
+	var name string
+	var insecure bool
+	cmd := &cobra.Command{
+		Use:   "import SOURCE",
+		Short: "Bring an image in as a base",
+		Long: `Import takes an image from a registry (docker://HOST/NAME:TAG), from an OCI layout directory, or from an
+archive of one or of docker save.`,
+		Example: `  dsec image import docker://registry.example/library/debian:13 --name debian
+  docker save python:3.12 -o p.tar && dsec image import p.tar --name python`,
+		Args: exactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := newClient()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			if strings.HasPrefix(args[0], "docker://") {
+				return importRemote(cmd, c, &dsecv1.ImportLayerRequest{Kind: dsecv1.LayerKind_LAYER_KIND_BASE, Name: name, Source: args[0], Insecure: insecure})
+			}
+			if _, err := os.Stat(args[0]); err != nil {
+				return fmt.Errorf("image %q: it is no file here, and no docker://HOST/NAME:TAG", args[0])
+			}
+			if name == "" {
+				return &exitError{2, fmt.Errorf("--name is needed for local images")}
+			}
+			return importLocal(cmd, c, client.Upload{Kind: "base", Name: name, Format: "oci"}, args[0], true)
+		},
+	}
+	cmd.Flags().StringVar(&name, "name", "", "`NAME` of the base (default: the reference)")
+	cmd.Flags().BoolVar(&insecure, "insecure", false, "speak plain http to the registry")
+	return cmd
+}
+
+func newImageRm() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm NAME[@V]...",
+		Short: "Remove base images from the catalogue (what runs keeps them)",
+		Args:  rangeArgs(1, -1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			for _, a := range args {
+				if err := deleteLayer(cmd, dsecv1.LayerKind_LAYER_KIND_BASE, a); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+}

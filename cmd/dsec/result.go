@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+)
+
+// exitOf turns a command's end into this program's: its exit code; what ended it otherwise is said on stderr; a
+// failure of the platform is exit 125, whatever code came with it.
+func exitOf(stderr io.Writer, cmd *dsecv1.Command) error {
+	res := cmd.GetResult()
+	end := res.GetEnd()
+	if end.GetKind() != "" && end.GetKind() != "exited" && end.GetKind() != "signalled" {
+		fmt.Fprintf(stderr, "dsec: the command was ended: %s (%s): %s\n", end.GetKind(),
+			enumText(end.GetBlame().String(), "BLAME_"), printable(end.GetMessage()))
+	}
+	code := int(res.GetExitCode())
+	switch {
+	case res == nil || end.GetBlame() == dsecv1.Blame_BLAME_INFRA:
+		code = exitInfra
+	case end.GetKind() != "exited" && code == 0:
+		code = exitInfra
+	}
+	if code == 0 {
+		return nil
+	}
+	return &exitError{code: code}
+}
+
+// infra marks an error as the platform's, not the command's.
+func infra(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exitError{exitInfra, err}
+}

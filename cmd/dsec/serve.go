@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/opendsec/dsec/cluster/apiserver"
+	"github.com/spf13/cobra"
+)
+
+// serveFlags are the flags of all roles; each uses its own.
+type serveFlags struct {
+	role, state, backend string
+	opts                 []string
+
+	engine, edges       []string // apiserver
+	importer            string
+	listen, portsListen string
+	listenFDs           bool
+}
+
+// role is one server role. run serves until ctx is done.
+type role func(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger) error
+
+var roles = map[string]role{
+	"engine":    serveEngine,
+	"blobd":     serveBlobd,
+	"edge":      serveEdge,
+	"apiserver": serveAPIServer,
+}
+
+// roleWait is how long a role waits for its predecessor's end.
+const roleWait = 20 * time.Second
+
+func newServe() *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve --role ROLE",
+		Short: "Run one server role in the foreground (`dsec up` runs all of them)",
+		Args:  exactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			run := roles[f.role]
+			if run == nil {
+				return &exitError{2, fmt.Errorf("role %q: want engine, blobd, edge or apiserver", f.role)}
+			}
+			d, err := openStateDir(f.state)
+			if err != nil {
+				return err
+			}
+			log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("role", f.role, "pid", os.Getpid())
+			lock, err := waitLock(cmd.Context(), d.path("run", f.role+".lock"))
+			if err != nil {
+				return err
+			}
+			defer lock.Close()
+			log.Info("starts", "version", buildVersion())
+			if err := run(cmd.Context(), &f, d, log); err != nil {
+				log.Error("ends", "err", err)
+				return err
+			}
+			log.Info("ends")
+			return nil
+		},
+	}
+	stateFlag(cmd, &f.state)
+	fl := cmd.Flags()
+	fl.StringVar(&f.role, "role", "", "engine, blobd, edge or apiserver")
+	fl.StringVar(&f.backend, "backend", "container", "edge: driver (container, fake)")
+	fl.StringArrayVar(&f.opts, "opt", nil, "edge and blobd: `NAME=VALUE` for the role")
+	fl.StringSliceVar(&f.engine, "engine", nil, "apiserver: `endpoints` of the engine (default: the state directory's)")
+	fl.StringSliceVar(&f.edges, "edges", nil, "apiserver: `endpoints` of the edges (default: the state directory's)")
+	fl.StringVar(&f.importer, "importer", "", "apiserver: `endpoint` of blobd (default: the state directory's)")
+	fl.StringVar(&f.listen, "listen", defaultListen, "apiserver: `address` of the API")
+	fl.StringVar(&f.portsListen, "ports-listen", defaultPortsListen, "apiserver: `address` of the ports' origin")
+	fl.BoolVar(&f.listenFDs, "listen-fds", false, "apiserver: descriptors 3 and 4 are the two listening sockets")
+	return cmd
+}
+
+// waitLock takes a role's lock, and waits for a predecessor that is ending.
+func waitLock(ctx context.Context, path string) (*os.File, error) {
+	deadline := time.Now().Add(roleWait)
+	for {
+		f, err := lockFile(path)
+		var held *heldError
+		if err == nil || !errors.As(err, &held) || time.Now().After(deadline) {
+			return f, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// options reads --opt NAME=VALUE.
+func (f *serveFlags) options() (map[string]string, error) {
+	return parsePairs("--opt", f.opts, nil)
+}
+
+// listenUnix makes a role's socket, replacing one that a dead predecessor left.
+func listenUnix(path string) (net.Listener, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	old := syscall.Umask(0o177)
+	defer syscall.Umask(old)
+	ln, err := net.Listen("unix", path)
+	if err != nil && strings.Contains(err.Error(), "invalid argument") {
+		err = fmt.Errorf("%w (is the path longer than 107 bytes? use a shorter state directory)", err)
+	}
+	return ln, err
+}
+
+// serveUnix serves h on a role's socket until ctx is done.
+func serveUnix(ctx context.Context, path string, h http.Handler, log *slog.Logger) error {
+	ln, err := listenUnix(path)
+	if err != nil {
+		return err
+	}
+	return apiserver.Serve(ctx, ln, h, log)
+}

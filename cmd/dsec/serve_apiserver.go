@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+
+	"github.com/opendsec/dsec/cluster/apiserver"
+	"github.com/opendsec/dsec/cluster/engine"
+	"github.com/opendsec/dsec/cluster/iam"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	defaultListen      = "127.0.0.1:7777"
+	defaultPortsListen = "127.0.0.1:7778"
+)
+
+func serveAPIServer(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger) error {
+	endpoints, edges, importer := f.engine, f.edges, f.importer
+	if len(endpoints) == 0 {
+		endpoints = []string{d.endpoint("engine")}
+	}
+	if len(edges) == 0 {
+		edges = []string{d.endpoint("edge")}
+	}
+	if importer == "" {
+		importer = d.endpoint("blobd")
+	}
+	api, ports, err := f.listeners()
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	defer ports.Close()
+	etcd, err := engine.Dial(endpoints...)
+	if err != nil {
+		return err
+	}
+	defer etcd.Close()
+	s, err := apiserver.New(apiserver.Options{
+		Edges: edges, Importer: importer, Keys: iam.New(etcd, iam.Options{Log: log}), Catalogue: newCatalogue(etcd),
+		PortsURL: "http://" + ports.Addr().String(), Version: buildVersion(), Log: log,
+	})
+	if err != nil {
+		return err
+	}
+	log.Info("serves", "api", api.Addr().String(), "ports", ports.Addr().String())
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { s.Run(ctx); return nil })
+	g.Go(func() error { return apiserver.Serve(ctx, api, s.Handler(), log) })
+	g.Go(func() error { return apiserver.Serve(ctx, ports, s.Ports(), log) })
+	return g.Wait()
+}
+
+// listeners are inherited from `dsec up`, so that clients wait in the kernel's queue while this process is
+// replaced, or made here.
+func (f *serveFlags) listeners() (api, ports net.Listener, err error) {
+	if f.listenFDs {
+		if api, err = inherited(3); err == nil {
+			ports, err = inherited(4)
+		}
+		return api, ports, err
+	}
+	if api, err = net.Listen("tcp", f.listen); err != nil {
+		return nil, nil, fmt.Errorf("listen for the API: %w", err)
+	}
+	if ports, err = net.Listen("tcp", f.portsListen); err != nil {
+		api.Close()
+		return nil, nil, fmt.Errorf("listen for ports: %w", err)
+	}
+	return api, ports, nil
+}
+
+func inherited(fd uintptr) (net.Listener, error) {
+	file := os.NewFile(fd, "listener")
+	defer file.Close()
+	ln, err := net.FileListener(file)
+	if err != nil {
+		return nil, fmt.Errorf("inherit listening socket %d: %w", fd, err)
+	}
+	return ln, nil
+}

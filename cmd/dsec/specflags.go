@@ -1,0 +1,123 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"strings"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/spf13/cobra"
+)
+
+// specFlags are the flags of create and run that say what the sandbox is.
+type specFlags struct {
+	backend, image, base, workspace string
+	toolkits                        []string
+	memory, disk, shm               string
+	cpus                            float64
+	pids                            int64
+	env, secrets, labels, allow     []string
+	ttl, idle, createTimeout        string
+	user, workdir, hostname         string
+	noNewPrivs                      bool
+}
+
+func (f *specFlags) register(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.backend, "backend", "container", "kind of machine: container, microvm, fullvm, fake")
+	fl.StringVar(&f.image, "image", "", "base by the `REF`erence it was imported from, or its name")
+	fl.StringVar(&f.base, "base", "", "base layer `NAME[@V]`")
+	fl.StringVar(&f.workspace, "workspace", "", "workspace layer `NAME[@V]`")
+	fl.StringArrayVar(&f.toolkits, "toolkit", nil, "toolkit layer `NAME[@V]` (may be repeated, bottom to top)")
+	fl.StringVarP(&f.memory, "memory", "m", "", "memory limit, like 512m")
+	fl.Float64Var(&f.cpus, "cpus", 0, "CPU limit in cores, like 1.5")
+	fl.StringVar(&f.disk, "disk", "", "size of the writable layer, like 4g")
+	fl.StringVar(&f.shm, "shm", "", "size of /dev/shm")
+	fl.Int64Var(&f.pids, "pids", 0, "limit of processes and threads")
+	fl.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `NAME=VALUE`, or NAME to pass on this one's")
+	fl.StringArrayVar(&f.secrets, "secret", nil, "like --env, but never shown or recorded: `NAME` (from this environment) or NAME=VALUE")
+	fl.StringArrayVarP(&f.labels, "label", "l", nil, "label `NAME=VALUE`")
+	fl.StringArrayVar(&f.allow, "allow", nil, "network rule: allow a `SERVICE` or target (without any: loopback only)")
+	fl.StringVar(&f.ttl, "ttl", "", "time to live from readiness, like 10m")
+	fl.StringVar(&f.idle, "idle", "", "end after this long without activity")
+	fl.StringVar(&f.createTimeout, "create-timeout", "", "how long creation may take")
+	fl.StringVarP(&f.user, "user", "u", "", "default user of commands: name or id, USER:GROUP")
+	fl.StringVarP(&f.workdir, "workdir", "w", "", "default working directory")
+	fl.StringVar(&f.hostname, "hostname", "", "host name (default: the sandbox's id)")
+	fl.BoolVar(&f.noNewPrivs, "no-new-privileges", false, "setuid programs gain nothing")
+}
+
+// spec turns the flags into what the API takes. What was not given is left to the node.
+func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
+	backend, ok := dsecv1.Backend_value["BACKEND_"+strings.ToUpper(f.backend)]
+	if !ok || backend == 0 {
+		return nil, fmt.Errorf("backend %q: want container, microvm, fullvm or fake", f.backend)
+	}
+	s := &dsecv1.SandboxSpec{
+		Backend:     dsecv1.Backend(backend),
+		Environment: &dsecv1.Environment{Image: f.image, Base: f.base, Workspace: f.workspace, Toolkits: f.toolkits},
+		Limits:      &dsecv1.Limits{Pids: f.pids, CpuMillis: int64(math.Round(f.cpus * 1000))},
+		User:        f.user, Workdir: f.workdir, Hostname: f.hostname, NoNewPrivileges: f.noNewPrivs,
+	}
+	if f.image == "" && f.base == "" && s.Backend != dsecv1.Backend_BACKEND_FAKE {
+		return nil, fmt.Errorf("name what the sandbox is made of: --base NAME or --image REF (`dsec image ls` shows what there is)")
+	}
+	if f.image != "" && f.base != "" {
+		return nil, fmt.Errorf("--image and --base both name the base: give one")
+	}
+	for _, size := range []struct {
+		name, text string
+		to         *int64
+	}{{"memory", f.memory, &s.Limits.MemoryBytes}, {"disk", f.disk, &s.Limits.DiskBytes}, {"shm", f.shm, &s.Limits.ShmBytes}} {
+		if !cmd.Flags().Changed(size.name) {
+			continue
+		}
+		n, err := parseSize(size.text)
+		if err == nil && n <= 0 {
+			err = fmt.Errorf("size %q: must be above 0", size.text)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", size.name, err)
+		}
+		*size.to = n
+	}
+	for _, limit := range []struct {
+		name string
+		v    int64
+	}{{"cpus", s.Limits.CpuMillis}, {"pids", f.pids}} {
+		if cmd.Flags().Changed(limit.name) && limit.v <= 0 {
+			return nil, fmt.Errorf("--%s: must be above 0", limit.name)
+		}
+	}
+	for _, d := range []struct {
+		name, text string
+		to         **float64
+	}{{"ttl", f.ttl, &s.TtlSeconds}, {"idle", f.idle, &s.IdleTimeoutSeconds}, {"create-timeout", f.createTimeout, &s.CreateTimeoutSeconds}} {
+		if !cmd.Flags().Changed(d.name) {
+			continue
+		}
+		v, err := parseSeconds(d.text)
+		if err == nil && v <= 0 {
+			err = fmt.Errorf("duration %q: must be above 0", d.text)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--%s: %w", d.name, err)
+		}
+		*d.to = &v
+	}
+	var err error
+	if s.Env, err = parsePairs("--env", f.env, os.LookupEnv); err != nil {
+		return nil, err
+	}
+	if s.Secrets, err = parsePairs("--secret", f.secrets, os.LookupEnv); err != nil {
+		return nil, err
+	}
+	if s.Labels, err = parsePairs("--label", f.labels, nil); err != nil {
+		return nil, err
+	}
+	for _, target := range f.allow {
+		s.NetworkRules = append(s.NetworkRules, &dsecv1.NetworkRule{Target: target, Allow: true})
+	}
+	return s, nil
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/client"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// statusReport is the shape of `dsec status --json`.
+type statusReport struct {
+	Running bool      `json:"running"`
+	Up      *upState  `json:"up,omitempty"`
+	Node    *jsonNode `json:"node,omitempty"`
+	Problem string    `json:"problem,omitempty"`
+}
+
+// jsonNode prints as protojson does.
+type jsonNode struct{ *dsecv1.GetNodeResponse }
+
+func (n jsonNode) MarshalJSON() ([]byte, error) { return protojson.Marshal(n.GetNodeResponse) }
+
+func newStatus() *cobra.Command {
+	var state string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what runs on this machine (exit 1 when the node does not answer)",
+		Args:  exactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			abs, err := filepath.Abs(state)
+			if err != nil {
+				return err
+			}
+			r := readStatus(cmd.Context(), stateDir(abs))
+			if wantJSON(cmd) {
+				err = printJSON(cmd.OutOrStdout(), r)
+			} else {
+				err = r.print(cmd, stateDir(abs))
+			}
+			if err == nil && r.Problem != "" {
+				err = &exitError{code: 1}
+			}
+			return err
+		},
+	}
+	stateFlag(cmd, &state)
+	return cmd
+}
+
+func readStatus(ctx context.Context, d stateDir) statusReport {
+	pid := holder(d.path("lock"))
+	if pid == 0 {
+		return statusReport{Problem: fmt.Sprintf("no node runs on %s: start one with `dsec up --detach%s`", d, stateHint(d))}
+	}
+	r := statusReport{Running: true}
+	up, err := d.readUp()
+	if err != nil {
+		r.Problem = fmt.Sprintf("the node (process %d) is starting", pid)
+		return r
+	}
+	r.Up = &up
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	cfg, err := client.ReadConfig(d.path("client.json"))
+	if err == nil {
+		var c *client.Client
+		if c, err = client.New(client.Options{Config: cfg, Patience: 3 * time.Second}); err == nil {
+			defer c.Close()
+			var resp *dsecv1.GetNodeResponse
+			if resp, err = c.Node.GetNode(ctx, &dsecv1.GetNodeRequest{}); err == nil {
+				r.Node = &jsonNode{resp}
+			}
+		}
+	}
+	if err != nil {
+		r.Problem = "the node does not answer: " + message(err) + " (logs: " + d.path("log") + ")"
+	}
+	return r
+}
+
+func (r statusReport) print(cmd *cobra.Command, d stateDir) error {
+	w := cmd.OutOrStdout()
+	if r.Up != nil {
+		fmt.Fprintf(w, "node on %s, process %d, up %s, version %s\nAPI %s, ports %s\n", d, r.Up.PID, durationText(time.Since(r.Up.Started)), r.Up.Version, r.Up.URL, r.Up.PortsURL)
+		rows := make([][]string, len(r.Up.Roles))
+		for i, s := range r.Up.Roles {
+			state, since := "down", "-"
+			if s.PID != 0 {
+				state, since = fmt.Sprint(s.PID), durationText(time.Since(s.Since))
+			}
+			rows[i] = []string{s.Name, state, since, fmt.Sprint(s.Restarts), s.LastEnd}
+		}
+		if err := table(w, "ROLE PROCESS UP RESTARTS LAST-END", rows); err != nil {
+			return err
+		}
+	}
+	if n := r.Node; n != nil {
+		fmt.Fprintf(w, "edge %s: %d sandboxes, %d warm shells, %s of %s memory free, pool %s of %s used, %d CPUs, kernel %s\n", n.GetEdge(), n.GetLiveSandboxes(), n.GetWarmShells(),
+			bytesText(n.GetMemoryAvailableBytes()), bytesText(n.GetMemoryBytes()), bytesText(n.GetPoolUsedBytes()), bytesText(n.GetPoolBytes()), n.GetCpus(), printable(n.GetKernel()))
+	}
+	if r.Problem != "" {
+		fmt.Fprintln(cmd.ErrOrStderr(), "dsec: "+r.Problem)
+	}
+	return nil
+}

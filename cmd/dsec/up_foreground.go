@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/opendsec/dsec/client"
+	"github.com/opendsec/dsec/cluster/supervisor"
+	"github.com/spf13/cobra"
+)
+
+// roleGrace is how long a role may take to end before it is killed.
+const roleGrace = 10 * time.Second
+
+// node is a running `dsec up`.
+type node struct {
+	f    *upFlags
+	d    stateDir
+	log  *slog.Logger
+	out  io.Writer
+	sup  *supervisor.Supervisor
+	lock *os.File
+
+	mu    sync.Mutex
+	state upState
+}
+
+func upForeground(cmd *cobra.Command, f *upFlags, d stateDir) (err error) {
+	ctx := cmd.Context()
+	lock, err := lockFile(d.path("lock"))
+	var held *heldError
+	if errors.As(err, &held) {
+		return fmt.Errorf("a node already runs on %s (process %d): see `dsec status`, end it with `dsec down`", d, held.pid)
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	n := &node{f: f, d: d, out: cmd.OutOrStdout(), lock: lock, log: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))}
+	keep := make(chan os.Signal, 1)
+	signal.Notify(keep, syscall.SIGUSR1)
+	defer signal.Stop(keep)
+
+	old, _ := d.readUp()
+	_ = os.Remove(d.path("run", "up.json"))
+	if err := endStale(ctx, d, n.log); err != nil {
+		return err
+	}
+	api, err := n.listen(f.listen, old.URL)
+	if err != nil {
+		return err
+	}
+	defer api.Close()
+	ports, err := n.listen(f.portsListen, old.PortsURL)
+	if err != nil {
+		return err
+	}
+	defer ports.Close()
+	n.state = upState{PID: os.Getpid(), Started: time.Now(), Version: buildVersion(), Backend: f.backend,
+		URL: "http://" + api.Addr().String(), PortsURL: "http://" + ports.Addr().String()}
+	if err := n.start(api, ports); err != nil {
+		return err
+	}
+	cfg, err := n.ready(ctx)
+	if err != nil {
+		// Sandboxes of an earlier node stay: they are not to blame, and the next `dsec up` takes them over.
+		n.stopRoles(true)
+		if ctx.Err() != nil {
+			return &exitError{code: 130}
+		}
+		return err
+	}
+	n.printUsage(cfg)
+	select {
+	case <-ctx.Done():
+		return n.down(cfg, false)
+	case <-keep:
+		return n.down(cfg, true)
+	}
+}
+
+// listen listens on addr. When addr leaves the port open, the one of the node that ran here before is tried
+// first, so that its clients find it again.
+func (n *node) listen(addr, before string) (*net.TCPListener, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("address %q: want HOST:PORT", addr)
+	}
+	if port == "0" && before != "" {
+		if h, p, err := net.SplitHostPort(before[len("http://"):]); err == nil && h == host {
+			if ln, err := net.Listen("tcp", net.JoinHostPort(h, p)); err == nil {
+				return ln.(*net.TCPListener), nil
+			}
+		}
+	}
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w (another address: --listen, --ports-listen)", err)
+	}
+	return ln.(*net.TCPListener), nil
+}
+
+// start starts all roles.
+func (n *node) start(api, ports *net.TCPListener) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	var files []*os.File
+	for _, ln := range []*net.TCPListener{api, ports} {
+		f, err := ln.File()
+		if err != nil {
+			return fmt.Errorf("share listening socket: %w", err)
+		}
+		files = append(files, f)
+	}
+	if n.sup, err = supervisor.New(supervisor.Options{Exe: exe, LogDir: n.d.path("log"), Log: n.log, Changed: n.changed}); err != nil {
+		return err
+	}
+	for _, r := range nodeRoles(n.f, n.d, files) {
+		n.sup.Start(r)
+	}
+	return nil
+}
+
+// changed records what runs. The supervisor may call it from several roles at once.
+func (n *node) changed([]supervisor.Status) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.state.Roles = n.sup.Status() // in order: the argument may be older than what was written
+	if err := n.d.writeUp(n.state); err != nil {
+		n.log.Error("state of the node is not written", "err", err)
+	}
+}
+
+// ready waits until the whole node answers, and makes the first key.
+func (n *node) ready(ctx context.Context) (client.Config, error) {
+	ctx, cancel := context.WithTimeout(ctx, n.f.wait)
+	defer cancel()
+	key, err := firstKey(ctx, n.d)
+	if err != nil {
+		return client.Config{}, n.notReady("the engine does not answer", err)
+	}
+	cfg := client.Config{URL: n.state.URL, Key: key}
+	if err := waitReady(ctx, cfg.URL); err != nil {
+		return client.Config{}, n.notReady("the node is not ready", err)
+	}
+	if err := client.WriteConfig(n.d.path("client.json"), cfg); err != nil {
+		return client.Config{}, err
+	}
+	if !n.f.noUserConfig {
+		path, err := client.UserConfigPath()
+		if err == nil {
+			err = client.WriteConfig(path, cfg)
+		}
+		if err != nil { // a service without HOME has none
+			n.log.Warn("the user's client configuration is not written: set DSEC_URL and DSEC_API_KEY", "err", err)
+		}
+	}
+	n.mu.Lock()
+	n.state.Ready = true
+	n.mu.Unlock()
+	n.changed(nil)
+	return cfg, nil
+}
+
+func (n *node) notReady(what string, err error) error {
+	return fmt.Errorf("%s after %s: %w\n%s", what, n.f.wait, err, n.d.logTails(n.sup.Status()))
+}
+
+func (n *node) printUsage(cfg client.Config) {
+	fmt.Fprintf(n.out, `dsec is up.
+  API    %s
+  ports  %s   (dsec forward --url)
+  key    in %s (0600); more: dsec key create
+Use it:
+  dsec image import docker://REGISTRY/IMAGE:TAG --name NAME
+  dsec run --base NAME -- COMMAND
+Elsewhere: export DSEC_URL=%s DSEC_API_KEY=...
+End it with: dsec down%s
+`, cfg.URL, n.state.PortsURL, n.d.path("client.json"), cfg.URL, stateHint(n.d))
+}
+
+// stateHint is the flag that other verbs need for a state directory that is not the default.
+func stateHint(d stateDir) string {
+	if string(d) == client.DefaultStateDir {
+		return ""
+	}
+	return " --state " + string(d)
+}
+
+// down stops the sandboxes (unless they are kept) and then the roles, and records what was removed.
+func (n *node) down(cfg client.Config, keep bool) error {
+	fmt.Fprintln(n.out, "dsec goes down")
+	r := downReport{KeptSandboxes: keep}
+	if !keep {
+		ctx, cancel := context.WithTimeout(context.Background(), sandboxGrace)
+		r.StoppedSandboxes, r.Problems = stopAllSandboxes(ctx, cfg)
+		cancel()
+	}
+	r.StoppedRoles = n.stopRoles(keep)
+	r.Removed = cleanRun(n.d, keep)
+	_ = n.d.writeJSON("down.json", r)
+	r.print(n.out)
+	if len(r.Problems) > 0 {
+		return &exitError{code: 1}
+	}
+	return nil
+}
+
+// stopRoles ends the roles in the reverse order of their start. While sandboxes live on, so does what holds
+// their descriptors.
+func (n *node) stopRoles(keep bool) (stopped []string) {
+	if keep {
+		n.sup.Leave(holdRole)
+	}
+	for _, s := range n.sup.Status() {
+		stopped = append(stopped, s.Name)
+	}
+	n.sup.StopAll(roleGrace)
+	n.sup.Close()
+	return stopped
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/opendsec/dsec/cluster/supervisor"
+	"github.com/opendsec/dsec/internal/linux"
+)
+
+// holdRole keeps descriptors that must outlive every other role; it is adopted, never replaced.
+const holdRole = "hold"
+
+// servedRoles are the roles of `dsec serve`, in the order of their start.
+var servedRoles = []string{"engine", "blobd", "edge", "apiserver"}
+
+// nodeRoles is what `dsec up` runs. files are the listening sockets of the API and of the ports.
+func nodeRoles(f *upFlags, d stateDir, files []*os.File) []supervisor.Role {
+	out := []supervisor.Role{{Name: holdRole, Args: []string{"hold", "--socket", d.socket(holdRole)}, Adopt: func() *os.File { return runningHold(d) }}}
+	for _, name := range servedRoles {
+		r := supervisor.Role{Name: name, Args: []string{"serve", "--role", name, "--state", string(d)}}
+		switch name {
+		case "apiserver":
+			r.Args, r.Files = append(r.Args, "--listen-fds"), files
+		case "edge", "blobd":
+			r.Args = append(r.Args, "--backend", f.backend)
+			for _, o := range f.opts {
+				r.Args = append(r.Args, "--opt", o)
+			}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// runningHold returns a pidfd of the process that listens on the hold socket, nil when none does.
+func runningHold(d stateDir) *os.File {
+	c, err := net.Dial("unixpacket", d.socket(holdRole))
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	pid, err := linux.PeerPID(c.(*net.UnixConn))
+	if err != nil {
+		return nil
+	}
+	p, err := linux.OpenPID(pid)
+	if err != nil {
+		return nil
+	}
+	return p
+}
+
+// endStale ends roles that a killed `dsec up` left running: their successors take over what they did. The
+// sandboxes and hold go on.
+func endStale(ctx context.Context, d stateDir, log *slog.Logger) error {
+	for _, name := range servedRoles {
+		path := d.path("run", name+".lock")
+		for start := time.Now(); ; {
+			pid := holder(path)
+			if pid == 0 {
+				break
+			}
+			sig := syscall.SIGTERM
+			if time.Since(start) > roleGrace/2 {
+				sig = syscall.SIGKILL
+			}
+			log.Info("ends a role that an earlier node left", "role", name, "pid", pid, "signal", sig.String())
+			p, err := linux.OpenPID(pid)
+			if err != nil {
+				continue // it has ended meanwhile
+			}
+			// Between reading the pid and opening it the number may have changed hands; the lock tells.
+			if holder(path) == pid {
+				_ = linux.SignalPID(p, int(sig))
+			}
+			wait, cancel := context.WithTimeout(ctx, roleGrace/2)
+			_ = linux.WaitPID(wait, p)
+			cancel()
+			p.Close()
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if time.Since(start) > 2*roleGrace {
+				return fmt.Errorf("role %s of an earlier node (process %d) does not end", name, pid)
+			}
+		}
+	}
+	return nil
+}
+
+// logTails shows the end of the log of every role that has trouble, or of all when none has.
+func (d stateDir) logTails(roles []supervisor.Status) string {
+	var b strings.Builder
+	for _, troubled := range []bool{true, false} {
+		for _, r := range roles {
+			if troubled == (r.Restarts > 0) {
+				if t := strings.TrimSpace(supervisor.Tail(d.path("log", r.Name+".log"), 1500)); t != "" {
+					fmt.Fprintf(&b, "--- %s.log ---\n%s\n", r.Name, t)
+				}
+			}
+		}
+		if b.Len() > 0 {
+			break
+		}
+	}
+	return b.String()
+}
