@@ -177,13 +177,12 @@ func (c *Client) UploadLayer(ctx context.Context, up Upload, tar io.Reader, prog
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() {
-		var failed struct{ Error *wireError }
-		if json.Unmarshal(lines.Bytes(), &failed) == nil && failed.Error != nil {
-			return nil, failed.Error.err()
-		}
 		msg := &dsecv1.ImportLayerResponse{}
 		if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(lines.Bytes(), msg); err != nil {
 			return nil, fmt.Errorf("read import's answer: %w", err)
+		}
+		if e := msg.GetError(); e != nil {
+			return nil, wireError{e.GetCode(), e.GetMessage()}.err()
 		}
 		if msg.GetLayer() != nil {
 			return msg, nil

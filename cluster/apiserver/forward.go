@@ -13,7 +13,7 @@ import (
 
 const (
 	// maxMessage bounds one RPC message; files and archives go over plain HTTP without a bound.
-	maxMessage = 64 << 20
+	maxMessage = 16 << 20
 	// peekTimeout is how long the first bytes of a body may take.
 	peekTimeout = 15 * time.Second
 )
@@ -66,7 +66,7 @@ func (s *Server) forwardRPC(w http.ResponseWriter, r *http.Request) {
 // peek looks for sandbox_id under the bounds of time and size.
 func (s *Server) peek(w http.ResponseWriter, r *http.Request) (string, error) {
 	if r.ContentLength > maxMessage {
-		return "", fmt.Errorf("request of %d bytes: %w: at most %d; send big input in pieces (SendInput) or as files", r.ContentLength, sandbox.ErrExhausted, maxMessage)
+		return "", fmt.Errorf("request of %d bytes: %w: at most %d are taken; larger data goes into a file (PUT .../files) or, piece by piece, to a command's stdin (SendInput)", r.ContentLength, sandbox.ErrInvalid, maxMessage)
 	}
 	if r.ContentLength < 0 {
 		r.Body = http.MaxBytesReader(w, r.Body, maxMessage)

@@ -2,12 +2,11 @@ package apiserver
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 
-	"connectrpc.com/connect"
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"google.golang.org/protobuf/encoding/protojson"
 )
@@ -15,16 +14,8 @@ import (
 // maxLine bounds one line of an import's answer.
 const maxLine = 1 << 20
 
-// importError is the last line of an answer that had begun when the import failed.
-type importError struct {
-	Error *struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-	} `json:"error"`
-}
-
 // uploadLayer streams PUT /v1/layers to the importer and its answer back: JSON lines of ImportLayerResponse, the
-// last with the layer, or {"error":{"code","message"}}.
+// last with the layer or an error.
 func (s *Server) uploadLayer(w http.ResponseWriter, r *http.Request) {
 	im := s.importer
 	if im == nil {
@@ -79,13 +70,12 @@ func (s *Server) uploadLayer(w http.ResponseWriter, r *http.Request) {
 
 // importLine publishes the layer when the line brings it, and returns the line to pass on.
 func (s *Server) importLine(r *http.Request, line []byte) (out []byte, last bool) {
-	var failed importError
-	if err := json.Unmarshal(line, &failed); err == nil && failed.Error != nil {
-		return append([]byte(nil), line...), true
-	}
 	msg := &dsecv1.ImportLayerResponse{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(line, msg); err != nil {
 		return errorLine(fmt.Errorf("read the importer's answer: %w", err)), true
+	}
+	if msg.GetError() != nil {
+		return slices.Clone(line), true
 	}
 	last = msg.GetLayer() != nil
 	if last {
@@ -102,7 +92,7 @@ func (s *Server) importLine(r *http.Request, line []byte) (out []byte, last bool
 }
 
 func errorLine(err error) []byte {
-	var ce *connect.Error = connectError(err)
-	b, _ := json.Marshal(map[string]any{"error": map[string]string{"code": ce.Code().String(), "message": ce.Message()}})
+	ce := connectError(err)
+	b, _ := protojson.Marshal(&dsecv1.ImportLayerResponse{Error: &dsecv1.ImportError{Code: ce.Code().String(), Message: ce.Message()}})
 	return b
 }

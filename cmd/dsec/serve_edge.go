@@ -2,13 +2,93 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
 
+	"github.com/opendsec/dsec/edge"
 	"github.com/opendsec/dsec/sandbox"
 )
 
+// edgeClose bounds the end of an edge; its sandboxes go on.
+const edgeClose = 5 * time.Second
+
+// driver makes a backend of this node.
+type driver func(ctx context.Context, d stateDir, opts map[string]string, log *slog.Logger) (sandbox.Backend, error)
+
+// drivers that this binary has; files of theirs add them.
+var drivers = map[sandbox.BackendName]driver{}
+
 // serveEdge serves the node's sandboxes.
 func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger) error {
-	return fmt.Errorf("edge: %w: this build has no driver %q", sandbox.ErrUnsupported, f.backend)
+	opts, err := f.options()
+	if err != nil {
+		return err
+	}
+	name := sandbox.BackendName(f.backend)
+	make := drivers[name]
+	if make == nil {
+		return fmt.Errorf("driver %q: %w: this binary has %v", name, sandbox.ErrUnsupported, slices.Sorted(maps.Keys(drivers)))
+	}
+	id, err := edgeID(d)
+	if err != nil {
+		return err
+	}
+	backend, err := make(ctx, d, opts, log)
+	if err != nil {
+		return fmt.Errorf("start driver %s: %w", name, err)
+	}
+	e, err := edge.New(edge.Config{ID: id, StateDir: d.path("edge"), Version: buildVersion(), DefaultBackend: name},
+		map[sandbox.BackendName]sandbox.Backend{name: backend}, log)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), edgeClose)
+		defer cancel()
+		if err := errors.Join(e.Close(last), backend.Close(last)); err != nil {
+			log.Warn("the edge does not end cleanly", "err", err)
+		}
+	}()
+	if err := e.Recover(ctx); err != nil {
+		return fmt.Errorf("take over sandboxes: %w", err)
+	}
+	log.Info("serves", "edge", id, "socket", d.socket("edge"))
+	return serveUnix(ctx, d.socket("edge"), e.Handler(), log)
+}
+
+// edgeID reads the node's id, or draws it once and for all: sandbox ids encode it.
+func edgeID(d stateDir) (sandbox.EdgeID, error) {
+	path := d.path("edge", "id")
+	b, err := os.ReadFile(path)
+	if err == nil {
+		id := sandbox.EdgeID(strings.TrimSpace(string(b)))
+		if len(id) != 4 {
+			return "", fmt.Errorf("edge id in %s: %w: %q", path, sandbox.ErrInvalid, id)
+		}
+		return id, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	if err := os.MkdirAll(d.path("edge"), 0o700); err != nil {
+		return "", err
+	}
+	id := sandbox.NewEdgeID()
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteString(string(id) + "\n")
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	return id, err
 }
