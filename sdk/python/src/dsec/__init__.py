@@ -1,0 +1,123 @@
+"""DSec: sandboxes for agent training and evaluation.
+
+::
+
+    from dsec import DSecClient, DSecContainerRunArgs
+
+    client = DSecClient()
+    await client.open()
+    args = DSecContainerRunArgs(container_image="debian", memory_limit_mb=4096, ttl_running_stop=300)
+    sandbox = await client.run_container(args, timeout=120)
+    result = await sandbox.run_shell("echo hello world")
+    await sandbox.stop()
+
+Everything is asynchronous; ``dsec.sync`` has the same classes for programs without an event loop.
+"""
+
+from .archive import Unpacked
+from .args import DSecContainerRunArgs, DSecRunArgs
+from .client import DSecClient
+from .command import Command, Terminal
+from .errors import (
+    AlreadyExists,
+    CommandFailed,
+    Conflict,
+    ConnectionLost,
+    DeadlineExceeded,
+    DirectoryNotEmpty,
+    DiskFull,
+    DSecError,
+    FailedPrecondition,
+    FileExists,
+    FileNotFound,
+    FilePermission,
+    InfraFailure,
+    InternalError,
+    InvalidArgument,
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    PermissionDenied,
+    ResourceExhausted,
+    SandboxEnded,
+    SandboxFailure,
+    Unauthenticated,
+    Unavailable,
+    Unsupported,
+)
+from .failure import Blame, Failure
+from .files import Files
+from .layers import Layers
+from .ports import Forward
+from .results import CommandEnd, CommandInfo, CommandResult, Output, Stream
+from .sandbox import Sandbox
+from .session import Session, SessionInfo
+from .values import (
+    Event,
+    FileInfo,
+    FileType,
+    ImportProgress,
+    Layer,
+    LayerKind,
+    NodeInfo,
+    SandboxInfo,
+    SandboxStats,
+    State,
+)
+
+__all__ = [
+    "AlreadyExists",
+    "Blame",
+    "Command",
+    "CommandEnd",
+    "CommandFailed",
+    "CommandInfo",
+    "CommandResult",
+    "Conflict",
+    "ConnectionLost",
+    "DSecClient",
+    "DSecContainerRunArgs",
+    "DSecError",
+    "DSecRunArgs",
+    "DeadlineExceeded",
+    "DirectoryNotEmpty",
+    "DiskFull",
+    "Event",
+    "FailedPrecondition",
+    "Failure",
+    "FileExists",
+    "FileInfo",
+    "FileNotFound",
+    "FilePermission",
+    "FileType",
+    "Files",
+    "Forward",
+    "ImportProgress",
+    "InfraFailure",
+    "InternalError",
+    "InvalidArgument",
+    "IsADirectory",
+    "Layer",
+    "LayerKind",
+    "Layers",
+    "NodeInfo",
+    "NotADirectory",
+    "NotFound",
+    "Output",
+    "PermissionDenied",
+    "ResourceExhausted",
+    "Sandbox",
+    "SandboxEnded",
+    "SandboxFailure",
+    "SandboxInfo",
+    "SandboxStats",
+    "Session",
+    "SessionInfo",
+    "State",
+    "Stream",
+    "Terminal",
+    "Unauthenticated",
+    "Unavailable",
+    "Unpacked",
+    "Unsupported",
+]

@@ -1,0 +1,123 @@
+"""What to create: one argument class per backend, with what they share in DSecRunArgs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from .codec import without_defaults
+from .errors import InvalidArgument
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DSecRunArgs:
+    """What every backend takes. None means the node's default; what a node does not allow is refused, with its bounds.
+
+    Use the class of a backend: DSecContainerRunArgs.
+    """
+
+    backend: ClassVar[str]
+
+    base: str | None = None
+    """Base layer: NAME, NAME@VERSION, or a digest."""
+    workspace: str | None = None
+    """Layer stacked above the base: the task's repository and dependencies."""
+    toolkits: Sequence[str] = ()
+    """Layers stacked above the workspace: harness and tools, bottom to top."""
+
+    memory_limit_mb: float | None = None
+    """Memory, in MiB."""
+    cpu_cores_limit: float | None = None
+    """CPU time, in cores."""
+    pids_limit: int | None = None
+    """Processes and threads."""
+    disk_limit_mb: float | None = None
+    """What may be written to the sandbox's disk, in MiB."""
+    shm_limit_mb: float | None = None
+    """Size of /dev/shm, in MiB; at most half of the memory."""
+    io_read_bps: int | None = None
+    """Bytes per second read from block devices."""
+    io_write_bps: int | None = None
+    """Bytes per second written to block devices."""
+
+    ttl: float | None = None
+    """Seconds from readiness to the end, whatever happens."""
+    ttl_running_stop: float | None = None
+    """Idle timeout, in seconds: the sandbox ends when it had no request for so long, no command or stream being
+    active. It does not run out while the sandbox is paused."""
+
+    init_user: str | int | None = None
+    """Default user of commands: a name or id of the image, "name:group" or "uid:gid"."""
+    workdir: str | None = None
+    """Default working directory."""
+    hostname: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of every command. Listed as they are: put secrets into ``secrets``."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Like env, but never in listings, logs or records, nor in this object's repr."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """What the sandbox is listed and stopped by."""
+    network_rules: Mapping[str, bool] = field(default_factory=dict)
+    """Named services ("pypi") or targets, allowed or denied. What no rule allows is denied. A rule that the node
+    cannot carry out is refused, never ignored."""
+    no_new_privileges: bool = False
+    """setuid programs (sudo) gain nothing."""
+
+    def _image(self) -> str | None:
+        """Image reference of the backends that take one."""
+        return None
+
+    def to_json(self, create_timeout: float | None = None, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The SandboxSpec of the wire contract."""
+        return without_defaults(
+            backend=f"BACKEND_{self.backend.upper()}",
+            environment=without_defaults(
+                image=self._image(), base=self.base, workspace=self.workspace, toolkits=list(self.toolkits)
+            ),
+            limits=without_defaults(
+                memoryBytes=_scaled(self.memory_limit_mb, _MIB, "memory_limit_mb"),
+                cpuMillis=_scaled(self.cpu_cores_limit, 1000, "cpu_cores_limit"),
+                pids=_scaled(self.pids_limit, 1, "pids_limit"),
+                diskBytes=_scaled(self.disk_limit_mb, _MIB, "disk_limit_mb"),
+                shmBytes=_scaled(self.shm_limit_mb, _MIB, "shm_limit_mb"),
+                ioReadBps=_scaled(self.io_read_bps, 1, "io_read_bps"),
+                ioWriteBps=_scaled(self.io_write_bps, 1, "io_write_bps"),
+            ),
+            env=dict(self.env),
+            secrets=dict(self.secrets),
+            labels={**self.labels, **(labels or {})},
+            ttlSeconds=self.ttl,
+            idleTimeoutSeconds=self.ttl_running_stop,
+            createTimeoutSeconds=create_timeout,
+            user=None if self.init_user is None else str(self.init_user),
+            workdir=self.workdir,
+            hostname=self.hostname,
+            networkRules=[{"target": t, "allow": allow} for t, allow in self.network_rules.items()],
+            noNewPrivileges=self.no_new_privileges,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DSecContainerRunArgs(DSecRunArgs):
+    """A container: fast and dense, shares the node's kernel."""
+
+    backend: ClassVar[str] = "container"
+
+    container_image: str | None = None
+    """The reference that a base was imported from, or its name: short for ``base``. Give one of the two."""
+
+    def _image(self) -> str | None:
+        return self.container_image
+
+
+def _scaled(value: float | None, unit: int, name: str) -> str | None:
+    """An int64, as the wire writes it."""
+    if value is None:
+        return None
+    try:
+        return str(round(value * unit))
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgument(f"{name}: {value!r} is not a finite number") from None

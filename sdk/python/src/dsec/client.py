@@ -1,0 +1,235 @@
+"""The client: the way to the service."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import ssl
+import uuid
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from . import codec, config, wire_errors
+from .args import DSecContainerRunArgs, DSecRunArgs
+from .codec import Json, without_defaults
+from .errors import DSecError, InternalError, InvalidArgument
+from .events import events
+from .layers import Layers
+from .sandbox import MARGIN, Sandbox
+from .transport import Transport
+from .values import Event, NodeInfo, SandboxInfo, State
+
+MAX_COUNT: Final = 1000
+"""Sandboxes of one request; more are asked for in several."""
+
+PAGE: Final = 500
+
+
+class DSecClient:
+    """A connection to a DSec service, for one event loop.
+
+    ::
+
+        async with DSecClient() as client:
+            args = DSecContainerRunArgs(container_image="debian", memory_limit_mb=4096)
+            async with await client.run_container(args, timeout=120) as sandbox:
+                result = await sandbox.run_shell("echo hello world")
+
+    The address and key are the arguments, else DSEC_URL and DSEC_API_KEY, else the file that `dsec up` wrote
+    (~/.config/dsec/client.json).
+
+    ``timeout``: seconds that a call may take, its retries included, where it has no timeout of its own.
+    ``retry_for``: seconds for which a call that may safely be repeated is tried again while the service does not
+    answer, within its timeout; and for which streams are attached again. ``max_connections``: requests that are under
+    way at a time, long ones too; more wait.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout: float = 60.0,
+        retry_for: float = 90.0,
+        max_connections: int = 2000,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        self._address = (url, api_key)
+        self._options = {"timeout": timeout, "retry_for": retry_for}
+        self._max_connections = max_connections
+        self._ssl = ssl_context
+        self._transport: Transport | None = None
+
+    @property
+    def _t(self) -> Transport:
+        if self._transport is None:
+            raise RuntimeError("the client is not open: await client.open(), or use it as a context manager")
+        return self._transport
+
+    @property
+    def url(self) -> str:
+        """Address of the service."""
+        return self._t.config.url
+
+    @property
+    def layers(self) -> Layers:
+        """The catalogue of bases, workspaces and toolkits."""
+        return Layers(self._t)
+
+    async def open(self, timeout: float | None = None) -> Self:
+        """Find the service and check that it answers and takes the key.
+
+        Raises InvalidArgument when nothing tells where it is, ConnectionLost when nothing answers there,
+        Unauthenticated when the key is wrong.
+        """
+        if self._transport is not None:
+            return self
+        self._transport = Transport(
+            config.load(*self._address),
+            timeout=self._options["timeout"],
+            retry_for=self._options["retry_for"],
+            max_connections=self._max_connections,
+            ssl_context=self._ssl,
+        )
+        try:
+            await self._transport.unary("LayerService/ListLayers", {"name": "-"}, safe=True, timeout=timeout)
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def close(self) -> None:
+        """Close the connections. Sandboxes live on."""
+        if self._transport is not None:
+            transport, self._transport = self._transport, None
+            await transport.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Creating
+
+    async def run_container(
+        self,
+        args: DSecContainerRunArgs,
+        timeout: float | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Sandbox:
+        """Create a container and return it, ready.
+
+        ``timeout``: seconds that creation may take; the node itself gives up then. ``labels`` are added to those of
+        args. ``idempotency_key``: the same key with the same arguments returns the same sandbox, with others raises
+        Conflict; one is drawn when none is given, so that a broken connection makes no second sandbox.
+
+        Raises ResourceExhausted when there is no room (nothing was made: wait, and try again), NotFound for an
+        unknown image, Unsupported with the reason for what the node cannot do. Where ``error.failure`` is set, it says
+        why this creation failed, and ``error.blame`` by whose fault.
+        """
+        [result] = await self._create(args, 1, timeout, labels, idempotency_key)
+        if isinstance(result, DSecError):
+            raise result
+        return result
+
+    async def run_containers(
+        self,
+        args: DSecContainerRunArgs,
+        count: int,
+        timeout: float | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> list[Sandbox | DSecError]:
+        """Create many containers of the same arguments, and return each one's outcome: a sandbox, or why not.
+
+        A request that was refused as a whole raises, as run_container does.
+        """
+        return await self._create(args, count, timeout, labels, idempotency_key)
+
+    async def _create(
+        self,
+        args: DSecRunArgs,
+        count: int,
+        timeout: float | None,
+        labels: Mapping[str, str] | None,
+        key: str | None,
+    ) -> list[Sandbox | DSecError]:
+        if count < 1:
+            raise InvalidArgument(f"count {count}: want 1 or more")
+        key = key or uuid.uuid4().hex
+        spec = args.to_json(timeout, labels)
+        sizes = [min(MAX_COUNT, count - at) for at in range(0, count, MAX_COUNT)]
+        async with asyncio.TaskGroup() as group:
+            parts = [
+                group.create_task(self._create_part(spec, n, timeout, key if i == 0 else f"{key}-{i}"))
+                for i, n in enumerate(sizes)
+            ]
+        return [r for p in parts for r in p.result()]
+
+    async def _create_part(self, spec: Json, count: int, timeout: float | None, key: str) -> list[Sandbox | DSecError]:
+        body = without_defaults(spec=spec, idempotencyKey=key, count=count if count > 1 else None)
+        deadline = max(timeout, 0) + MARGIN + self._t.retry_for if timeout is not None else math.inf
+        o = await self._t.unary("SandboxService/CreateSandbox", body, safe=True, timeout=deadline)
+        results = codec.messages(o, "results")
+        if len(results) != count:
+            raise InternalError(f"{count} sandboxes were asked for, {len(results)} answered")
+        return [
+            wire_errors.item(codec.message(r, "error"))
+            if "error" in r
+            else self.sandbox(codec.text(codec.message(r, "sandbox"), "id"))
+            for r in results
+        ]
+
+    # Finding and ending
+
+    def sandbox(self, sandbox_id: str) -> Sandbox:
+        """A handle of a sandbox by its id. Nothing is asked of the service."""
+        return Sandbox(self._t, sandbox_id)
+
+    async def get(self, sandbox_id: str) -> Sandbox:
+        """A handle of a sandbox that the service knows. Raises NotFound."""
+        sandbox = self.sandbox(sandbox_id)
+        await sandbox.info()
+        return sandbox
+
+    async def list(
+        self, labels: Mapping[str, str] | None = None, states: Iterable[State | str] | None = None
+    ) -> AsyncGenerator[SandboxInfo, None]:
+        """Yield sandboxes that carry all the labels, newest first. ``states``: default all but stopped."""
+        body = without_defaults(
+            labels=dict(labels or {}),
+            states=[f"SANDBOX_STATE_{State(s).value.upper()}" for s in states or ()],
+            pageSize=PAGE,
+        )
+        while True:
+            o = await self._t.unary("SandboxService/ListSandboxes", body, safe=True)
+            for s in codec.messages(o, "sandboxes"):
+                yield SandboxInfo.from_json(s)
+            token = codec.text(o, "nextPageToken")
+            if not token:
+                return
+            body = {**body, "pageToken": token}
+
+    async def stop_all(self, labels: Mapping[str, str], timeout: float | None = None) -> tuple[str, ...]:
+        """End every sandbox that carries all the labels (at least one), and return their ids."""
+        body = {"labels": dict(labels)}
+        o = await self._t.unary("SandboxService/StopSandboxes", body, safe=True, timeout=timeout)
+        return codec.texts(o, "stoppedIds")
+
+    async def events(
+        self, labels: Mapping[str, str] | None = None, *, follow: bool = False
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the recorded events of the sandboxes that carry all the labels; follow=True goes on with new ones."""
+        async for e in events(self._t, labels=labels, follow=follow):
+            yield e
+
+    async def node(self) -> NodeInfo:
+        """What the node tells of itself."""
+        return NodeInfo.from_json(await self._t.unary("NodeService/GetNode", {}, safe=True))

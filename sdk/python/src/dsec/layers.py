@@ -1,0 +1,131 @@
+"""The catalogue of bases, workspaces and toolkits."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Final
+
+from . import codec, wire_errors
+from .archive import pack
+from .codec import Json, without_defaults
+from .errors import ConnectionLost, InternalError
+from .pump import Source, pieces
+from .transport import Transport
+from .values import ImportProgress, Layer, LayerKind
+
+Progress = Callable[[ImportProgress], None]
+"""Called in the event loop as an import goes on; it must not block."""
+
+LINE: Final = 1 << 20
+_Layers = list[Layer]  # inside the class, "list" is a method
+
+
+class Layers:
+    """Lists, imports and deletes layers: what sandboxes are composed of."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._t = transport
+
+    async def list(self, kind: LayerKind | str | None = None, name: str | None = None) -> _Layers:
+        """List layers, of one kind and one name where given."""
+        body = without_defaults(kind=_enum(kind) if kind else None, name=name)
+        o = await self._t.unary("LayerService/ListLayers", body, safe=True)
+        return [Layer.from_json(x) for x in codec.messages(o, "layers")]
+
+    async def import_image(
+        self,
+        ref: str,
+        kind: LayerKind | str = LayerKind.BASE,
+        name: str | None = None,
+        *,
+        insecure: bool = False,
+        progress: Progress | None = None,
+    ) -> Layer:
+        """Pull an image from a registry and publish it. The same content again gives the layer that is there.
+
+        ``ref``: docker://HOST/NAME:TAG, or without docker://. ``insecure``: speak plain http to the registry.
+        """
+        source = ref if "://" in ref else f"docker://{ref}"
+        body = without_defaults(kind=_enum(kind), name=name, source=source, insecure=insecure)
+
+        async def once() -> Layer:
+            async with aclosing(self._t.stream("LayerService/ImportLayer", body, idle=None)) as messages:
+                return await _result(messages, progress)
+
+        return await self._t.retrying(once, safe=True, timeout=math.inf, what=f"import {ref}")
+
+    async def upload_layer(
+        self,
+        source: str | os.PathLike[str] | Source,
+        kind: LayerKind | str = LayerKind.WORKSPACE,
+        name: str = "",
+        *,
+        prefix: str | None = None,
+        format: str | None = None,
+        progress: Progress | None = None,
+    ) -> Layer:
+        """Publish local content as a layer.
+
+        ``source``: the path of a tar (plain, gzip or zstd) or of a directory, or the bytes of a tar, an open file, or
+        pieces. ``prefix``: directory of the layer that the archive's root becomes ("/workspace"). ``format``: "oci"
+        for an OCI layout or `docker save` archive, else a tar.
+        """
+        params = {"kind": LayerKind(kind).value, "name": name}
+        params |= {k: v for k, v in (("prefix", prefix), ("format", format)) if v}
+        if not isinstance(source, str | os.PathLike):
+            return await self._upload(params, pieces(source), progress)
+        path = Path(source)
+        if path.is_dir():
+            return await self._upload(params, pieces(pack(path)), progress)
+        with path.open("rb") as f:
+            return await self._upload(params, pieces(f), progress)
+
+    async def delete(self, kind: LayerKind | str, name: str, version: str | None = None) -> _Layers:
+        """Remove a version from the catalogue, or all of a name, and return what was removed. Running sandboxes keep
+        what they started with."""
+        body = without_defaults(kind=_enum(kind), name=name, version=version)
+        o = await self._t.unary("LayerService/DeleteLayer", body, safe=False)
+        return [Layer.from_json(x) for x in codec.messages(o, "deleted")]
+
+    async def _upload(self, params: dict[str, str], content: AsyncIterator[bytes], progress: Progress | None) -> Layer:
+        async with self._t.send("PUT", "/v1/layers", params=params, content=content) as r:
+            async with aclosing(_lines(self._t.body(r))) as messages:
+                return await _result(messages, progress)
+
+
+async def _result(messages: AsyncIterator[Json], progress: Progress | None) -> Layer:
+    """The layer at the end of an import's messages."""
+    async for o in messages:
+        if "error" in o:
+            raise wire_errors.from_json(codec.message(o, "error"))
+        if "layer" in o:
+            return Layer.from_json(codec.message(o, "layer"))
+        if progress is not None and "progress" in o:
+            progress(ImportProgress.from_json(codec.message(o, "progress")))
+    raise ConnectionLost("the import ended without a layer")
+
+
+async def _lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[Json, None]:
+    """JSON objects, one a line."""
+    buffer = bytearray()
+    async for chunk in chunks:
+        buffer += chunk
+        while (end := buffer.find(b"\n")) >= 0:
+            line = bytes(buffer[:end])
+            del buffer[: end + 1]
+            try:
+                if line.strip():
+                    yield codec.loads(line)
+            except json.JSONDecodeError as e:
+                raise InternalError(f"not a JSON line: {e}") from e
+        if len(buffer) > LINE:
+            raise InternalError("a line of the answer is too long")
+
+
+def _enum(kind: LayerKind | str) -> str:
+    return f"LAYER_KIND_{LayerKind(kind).value.upper()}"
