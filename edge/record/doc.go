@@ -8,7 +8,7 @@
 //
 //	uint32 length    little-endian, of what follows the checksum
 //	uint32 checksum  CRC-32C of what follows
-//	byte   type      1 = Entry (protobuf, record.proto), 2 = output
+//	byte   type      1 = Entry (protobuf, journal.proto), 2 = output
 //	...
 //
 // An output frame is: command's order (uvarint), offset (uvarint), stream (byte), bytes. A frame that is cut

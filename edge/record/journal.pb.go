@@ -2,7 +2,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        (unknown)
-// source: record.proto
+// source: journal.proto
 
 // The entries of a sandbox's journal. This is the edge's own format, not part of the API; its frames are
 // described in the package comment of edge/record.
@@ -55,7 +55,7 @@ type Entry struct {
 
 func (x *Entry) Reset() {
 	*x = Entry{}
-	mi := &file_record_proto_msgTypes[0]
+	mi := &file_journal_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -67,7 +67,7 @@ func (x *Entry) String() string {
 func (*Entry) ProtoMessage() {}
 
 func (x *Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_record_proto_msgTypes[0]
+	mi := &file_journal_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -80,7 +80,7 @@ func (x *Entry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Entry.ProtoReflect.Descriptor instead.
 func (*Entry) Descriptor() ([]byte, []int) {
-	return file_record_proto_rawDescGZIP(), []int{0}
+	return file_journal_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *Entry) GetSequence() int64 {
@@ -331,7 +331,7 @@ type Created struct {
 
 func (x *Created) Reset() {
 	*x = Created{}
-	mi := &file_record_proto_msgTypes[1]
+	mi := &file_journal_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -343,7 +343,7 @@ func (x *Created) String() string {
 func (*Created) ProtoMessage() {}
 
 func (x *Created) ProtoReflect() protoreflect.Message {
-	mi := &file_record_proto_msgTypes[1]
+	mi := &file_journal_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -356,7 +356,7 @@ func (x *Created) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Created.ProtoReflect.Descriptor instead.
 func (*Created) Descriptor() ([]byte, []int) {
-	return file_record_proto_rawDescGZIP(), []int{1}
+	return file_journal_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Created) GetBootId() string {
@@ -441,7 +441,7 @@ type Ready struct {
 
 func (x *Ready) Reset() {
 	*x = Ready{}
-	mi := &file_record_proto_msgTypes[2]
+	mi := &file_journal_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +453,7 @@ func (x *Ready) String() string {
 func (*Ready) ProtoMessage() {}
 
 func (x *Ready) ProtoReflect() protoreflect.Message {
-	mi := &file_record_proto_msgTypes[2]
+	mi := &file_journal_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +466,7 @@ func (x *Ready) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ready.ProtoReflect.Descriptor instead.
 func (*Ready) Descriptor() ([]byte, []int) {
-	return file_record_proto_rawDescGZIP(), []int{2}
+	return file_journal_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Ready) GetHandle() []byte {
@@ -498,7 +498,7 @@ type Paused struct {
 
 func (x *Paused) Reset() {
 	*x = Paused{}
-	mi := &file_record_proto_msgTypes[3]
+	mi := &file_journal_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +510,7 @@ func (x *Paused) String() string {
 func (*Paused) ProtoMessage() {}
 
 func (x *Paused) ProtoReflect() protoreflect.Message {
-	mi := &file_record_proto_msgTypes[3]
+	mi := &file_journal_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +523,7 @@ func (x *Paused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Paused.ProtoReflect.Descriptor instead.
 func (*Paused) Descriptor() ([]byte, []int) {
-	return file_record_proto_rawDescGZIP(), []int{3}
+	return file_journal_proto_rawDescGZIP(), []int{3}
 }
 
 type Resumed struct {
@@ -534,7 +534,7 @@ type Resumed struct {
 
 func (x *Resumed) Reset() {
 	*x = Resumed{}
-	mi := &file_record_proto_msgTypes[4]
+	mi := &file_journal_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -546,7 +546,7 @@ func (x *Resumed) String() string {
 func (*Resumed) ProtoMessage() {}
 
 func (x *Resumed) ProtoReflect() protoreflect.Message {
-	mi := &file_record_proto_msgTypes[4]
+	mi := &file_journal_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -559,7 +559,7 @@ func (x *Resumed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resumed.ProtoReflect.Descriptor instead.
 func (*Resumed) Descriptor() ([]byte, []int) {
-	return file_record_proto_rawDescGZIP(), []int{4}
+	return file_journal_proto_rawDescGZIP(), []int{4}
 }
 
 type Extended struct {
@@ -573,7 +573,7 @@ type Extended struct {
 
 func (x *Extended) Reset() {
 	*x = Extended{}
-	mi := &file_record_proto_msgTypes[5]
+	mi := &file_journal_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +585,7 @@ func (x *Extended) String() string {
 func (*Extended) ProtoMessage() {}
 
 func (x *Extended) ProtoReflect() protoreflect.Message {
-	mi := &file_record_proto_msgTypes[5]
+	mi := &file_journal_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +598,7 @@ func (x *Extended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Extended.ProtoReflect.Descriptor instead.
 func (*Extended) Descriptor() ([]byte, []int) {
-	return file_record_proto_rawDescGZIP(), []int{5}
+	return file_journal_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Extended) GetTtlNanos() int64 {
@@ -624,7 +624,7 @@ type Stopping struct {
 
 func (x *Stopping) Reset() {
 	*x = Stopping{}
-	mi := &file_record_proto_msgTypes[6]
+	mi := &file_journal_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +636,7 @@ func (x *Stopping) String() string {
 func (*Stopping) ProtoMessage() {}
 
 func (x *Stopping) ProtoReflect() protoreflect.Message {
-	mi := &file_record_proto_msgTypes[6]
+	mi := &file_journal_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +649,7 @@ func (x *Stopping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stopping.ProtoReflect.Descriptor instead.
 func (*Stopping) Descriptor() ([]byte, []int) {
-	return file_record_proto_rawDescGZIP(), []int{6}
+	return file_journal_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Stopping) GetFailure() *v1.Failure {
@@ -668,7 +668,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_record_proto_msgTypes[7]
+	mi := &file_journal_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +680,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_record_proto_msgTypes[7]
+	mi := &file_journal_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +693,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_record_proto_rawDescGZIP(), []int{7}
+	return file_journal_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Ended) GetFailure() *v1.Failure {
@@ -726,7 +726,7 @@ type Checkpoint struct {
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_record_proto_msgTypes[8]
+	mi := &file_journal_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -738,7 +738,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_record_proto_msgTypes[8]
+	mi := &file_journal_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -751,7 +751,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_record_proto_rawDescGZIP(), []int{8}
+	return file_journal_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Checkpoint) GetPaused() bool {
@@ -843,7 +843,7 @@ type Note struct {
 
 func (x *Note) Reset() {
 	*x = Note{}
-	mi := &file_record_proto_msgTypes[9]
+	mi := &file_journal_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +855,7 @@ func (x *Note) String() string {
 func (*Note) ProtoMessage() {}
 
 func (x *Note) ProtoReflect() protoreflect.Message {
-	mi := &file_record_proto_msgTypes[9]
+	mi := &file_journal_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +868,7 @@ func (x *Note) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Note.ProtoReflect.Descriptor instead.
 func (*Note) Descriptor() ([]byte, []int) {
-	return file_record_proto_rawDescGZIP(), []int{9}
+	return file_journal_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Note) GetType() string {
@@ -892,11 +892,11 @@ func (x *Note) GetAttributes() map[string]string {
 	return nil
 }
 
-var File_record_proto protoreflect.FileDescriptor
+var File_journal_proto protoreflect.FileDescriptor
 
-const file_record_proto_rawDesc = "" +
+const file_journal_proto_rawDesc = "" +
 	"\n" +
-	"\frecord.proto\x12\x0edsec.record.v1\x1a\x15dsec/v1/command.proto\x1a\x15dsec/v1/sandbox.proto\"\xa7\x06\n" +
+	"\rjournal.proto\x12\x0edsec.record.v1\x1a\x15dsec/v1/command.proto\x1a\x15dsec/v1/sandbox.proto\"\xa7\x06\n" +
 	"\x05Entry\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12\x1d\n" +
 	"\n" +
@@ -977,19 +977,19 @@ const file_record_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B&Z$github.com/opendsec/dsec/edge/recordb\x06proto3"
 
 var (
-	file_record_proto_rawDescOnce sync.Once
-	file_record_proto_rawDescData []byte
+	file_journal_proto_rawDescOnce sync.Once
+	file_journal_proto_rawDescData []byte
 )
 
-func file_record_proto_rawDescGZIP() []byte {
-	file_record_proto_rawDescOnce.Do(func() {
-		file_record_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_record_proto_rawDesc), len(file_record_proto_rawDesc)))
+func file_journal_proto_rawDescGZIP() []byte {
+	file_journal_proto_rawDescOnce.Do(func() {
+		file_journal_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_journal_proto_rawDesc), len(file_journal_proto_rawDesc)))
 	})
-	return file_record_proto_rawDescData
+	return file_journal_proto_rawDescData
 }
 
-var file_record_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
-var file_record_proto_goTypes = []any{
+var file_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_journal_proto_goTypes = []any{
 	(*Entry)(nil),          // 0: dsec.record.v1.Entry
 	(*Created)(nil),        // 1: dsec.record.v1.Created
 	(*Ready)(nil),          // 2: dsec.record.v1.Ready
@@ -1006,7 +1006,7 @@ var file_record_proto_goTypes = []any{
 	(*v1.SandboxSpec)(nil), // 13: dsec.v1.SandboxSpec
 	(*v1.Failure)(nil),     // 14: dsec.v1.Failure
 }
-var file_record_proto_depIdxs = []int32{
+var file_journal_proto_depIdxs = []int32{
 	1,  // 0: dsec.record.v1.Entry.created:type_name -> dsec.record.v1.Created
 	2,  // 1: dsec.record.v1.Entry.ready:type_name -> dsec.record.v1.Ready
 	3,  // 2: dsec.record.v1.Entry.paused:type_name -> dsec.record.v1.Paused
@@ -1033,12 +1033,12 @@ var file_record_proto_depIdxs = []int32{
 	0,  // [0:19] is the sub-list for field type_name
 }
 
-func init() { file_record_proto_init() }
-func file_record_proto_init() {
-	if File_record_proto != nil {
+func init() { file_journal_proto_init() }
+func file_journal_proto_init() {
+	if File_journal_proto != nil {
 		return
 	}
-	file_record_proto_msgTypes[0].OneofWrappers = []any{
+	file_journal_proto_msgTypes[0].OneofWrappers = []any{
 		(*Entry_Created)(nil),
 		(*Entry_Ready)(nil),
 		(*Entry_Paused)(nil),
@@ -1053,22 +1053,22 @@ func file_record_proto_init() {
 		(*Entry_Checkpoint)(nil),
 		(*Entry_Note)(nil),
 	}
-	file_record_proto_msgTypes[5].OneofWrappers = []any{}
+	file_journal_proto_msgTypes[5].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_record_proto_rawDesc), len(file_record_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_journal_proto_rawDesc), len(file_journal_proto_rawDesc)),
 			NumEnums:      0,
 			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
-		GoTypes:           file_record_proto_goTypes,
-		DependencyIndexes: file_record_proto_depIdxs,
-		MessageInfos:      file_record_proto_msgTypes,
+		GoTypes:           file_journal_proto_goTypes,
+		DependencyIndexes: file_journal_proto_depIdxs,
+		MessageInfos:      file_journal_proto_msgTypes,
 	}.Build()
-	File_record_proto = out.File
-	file_record_proto_goTypes = nil
-	file_record_proto_depIdxs = nil
+	File_journal_proto = out.File
+	file_journal_proto_goTypes = nil
+	file_journal_proto_depIdxs = nil
 }
