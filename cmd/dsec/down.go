@@ -52,7 +52,7 @@ func (r downReport) print(w io.Writer) {
 
 func newDown() *cobra.Command {
 	var state string
-	var keep bool
+	var keep, force bool
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "End the node: stop all sandboxes, then its processes",
@@ -62,7 +62,7 @@ func newDown() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := down(cmd.Context(), stateDir(abs), keep)
+			r, err := down(cmd.Context(), stateDir(abs), keep, force)
 			if err != nil {
 				return err
 			}
@@ -80,22 +80,23 @@ func newDown() *cobra.Command {
 		},
 	}
 	stateFlag(cmd, &state)
+	cmd.Flags().BoolVar(&force, "force", false, "where the node was killed and does not come up again: end what is left of it, except sandboxes that run")
 	cmd.Flags().BoolVar(&keep, "keep-sandboxes", false, "leave the sandboxes running; the next `dsec up` takes them over")
 	return cmd
 }
 
 // down ends a node and waits until it is gone.
-func down(ctx context.Context, d stateDir, keep bool) (r downReport, err error) {
+func down(ctx context.Context, d stateDir, keep, force bool) (r downReport, err error) {
 	if _, err := os.Stat(string(d)); err != nil {
 		return r, fmt.Errorf("no node's state is in %s: %w (--state names the directory)", d, err)
 	}
 	pid := holder(d.path("lock"))
 	if pid == 0 {
-		return downWithoutNode(ctx, d, keep)
+		return downWithoutNode(ctx, d, keep, force)
 	}
 	p, err := linux.OpenPID(pid)
 	if err != nil {
-		return downWithoutNode(ctx, d, keep)
+		return downWithoutNode(ctx, d, keep, force)
 	}
 	defer p.Close()
 	_ = os.Remove(d.path("run", "down.json"))
@@ -113,14 +114,14 @@ func down(ctx context.Context, d stateDir, keep bool) (r downReport, err error) 
 	}
 	b, err := os.ReadFile(d.path("run", "down.json"))
 	if err != nil { // it was killed, or had not come up
-		return downWithoutNode(ctx, d, keep)
+		return downWithoutNode(ctx, d, keep, force)
 	}
 	_ = os.Remove(d.path("run", "down.json"))
 	return r, json.Unmarshal(b, &r)
 }
 
 // downWithoutNode does what `dsec up` would have done, when it was killed and left roles behind.
-func downWithoutNode(ctx context.Context, d stateDir, keep bool) (r downReport, err error) {
+func downWithoutNode(ctx context.Context, d stateDir, keep, force bool) (r downReport, err error) {
 	lock, err := lockFile(d.path("lock"))
 	if err != nil {
 		return r, err
@@ -138,8 +139,8 @@ func downWithoutNode(ctx context.Context, d stateDir, keep bool) (r downReport, 
 		stop, cancel := context.WithTimeout(ctx, sandboxGrace)
 		r.StoppedSandboxes, r.Problems = stopAllSandboxes(stop, cfg)
 		cancel()
-	} else if !keep {
-		r.Problems = append(r.Problems, "the API does not run, so that sandboxes could not be stopped: `dsec up --detach` takes them over, then `dsec down`")
+	} else if !keep && !force {
+		r.Problems = append(r.Problems, "the API does not run, so that sandboxes could not be stopped: `dsec up --detach` takes them over, then `dsec down` (or --force)")
 	}
 	if err := endStale(ctx, d, slog.New(slog.DiscardHandler)); err != nil {
 		return r, err

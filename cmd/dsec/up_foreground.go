@@ -21,17 +21,23 @@ import (
 // roleGrace is how long a role may take to end before it is killed.
 const roleGrace = 10 * time.Second
 
+// hopeless is the number of restarts before readiness that no patience mends.
+const hopeless = 5
+
 // node is a running `dsec up`.
 type node struct {
-	f    *upFlags
-	d    stateDir
-	log  *slog.Logger
-	out  io.Writer
-	sup  *supervisor.Supervisor
-	lock *os.File
+	f   *upFlags
+	d   stateDir
+	log *slog.Logger
+	out io.Writer
+	sup *supervisor.Supervisor
 
-	mu    sync.Mutex
-	state upState
+	// adopted: hold was there already, so that sandboxes of an earlier node may live.
+	adopted bool
+
+	mu     sync.Mutex
+	state  upState
+	giveUp context.CancelCauseFunc // ends the wait for readiness
 }
 
 func upForeground(cmd *cobra.Command, f *upFlags, d stateDir) (err error) {
@@ -45,7 +51,7 @@ func upForeground(cmd *cobra.Command, f *upFlags, d stateDir) (err error) {
 		return err
 	}
 	defer lock.Close()
-	n := &node{f: f, d: d, out: cmd.OutOrStdout(), lock: lock, log: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))}
+	n := &node{f: f, d: d, out: cmd.OutOrStdout(), log: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))}
 	keep := make(chan os.Signal, 1)
 	signal.Notify(keep, syscall.SIGUSR1)
 	defer signal.Stop(keep)
@@ -73,7 +79,8 @@ func upForeground(cmd *cobra.Command, f *upFlags, d stateDir) (err error) {
 	cfg, err := n.ready(ctx)
 	if err != nil {
 		// Sandboxes of an earlier node stay: they are not to blame, and the next `dsec up` takes them over.
-		n.stopRoles(true)
+		n.stopRoles(n.adopted)
+		cleanRun(d, n.adopted)
 		if ctx.Err() != nil {
 			return &exitError{code: 130}
 		}
@@ -126,6 +133,10 @@ func (n *node) start(api, ports *net.TCPListener) error {
 	if n.sup, err = supervisor.New(supervisor.Options{Exe: exe, LogDir: n.d.path("log"), Log: n.log, Changed: n.changed}); err != nil {
 		return err
 	}
+	if hold := runningHold(n.d); hold != nil {
+		n.adopted = true
+		hold.Close()
+	}
 	for _, r := range nodeRoles(n.f, n.d, files) {
 		n.sup.Start(r)
 	}
@@ -137,6 +148,11 @@ func (n *node) changed([]supervisor.Status) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.state.Roles = n.sup.Status() // in order: the argument may be older than what was written
+	for _, r := range n.state.Roles {
+		if !n.state.Ready && r.Restarts >= hopeless && n.giveUp != nil {
+			n.giveUp(fmt.Errorf("role %s ends again and again: %s", r.Name, r.LastEnd))
+		}
+	}
 	if err := n.d.writeUp(n.state); err != nil {
 		n.log.Error("state of the node is not written", "err", err)
 	}
@@ -144,15 +160,20 @@ func (n *node) changed([]supervisor.Status) {
 
 // ready waits until the whole node answers, and makes the first key.
 func (n *node) ready(ctx context.Context) (client.Config, error) {
-	ctx, cancel := context.WithTimeout(ctx, n.f.wait)
+	ctx, cancel := context.WithTimeoutCause(ctx, n.f.wait, fmt.Errorf("no answer after %s", n.f.wait))
 	defer cancel()
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	n.mu.Lock()
+	n.giveUp = giveUp
+	n.mu.Unlock()
 	key, err := firstKey(ctx, n.d)
 	if err != nil {
-		return client.Config{}, n.notReady("the engine does not answer", err)
+		return client.Config{}, n.notReady(ctx, "the engine does not answer", err)
 	}
 	cfg := client.Config{URL: n.state.URL, Key: key}
 	if err := waitReady(ctx, cfg.URL); err != nil {
-		return client.Config{}, n.notReady("the node is not ready", err)
+		return client.Config{}, n.notReady(ctx, "the node is not ready", err)
 	}
 	if err := client.WriteConfig(n.d.path("client.json"), cfg); err != nil {
 		return client.Config{}, err
@@ -173,8 +194,11 @@ func (n *node) ready(ctx context.Context) (client.Config, error) {
 	return cfg, nil
 }
 
-func (n *node) notReady(what string, err error) error {
-	return fmt.Errorf("%s after %s: %w\n%s", what, n.f.wait, err, n.d.logTails(n.sup.Status()))
+func (n *node) notReady(ctx context.Context, what string, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		err = fmt.Errorf("%w (%w)", cause, err)
+	}
+	return fmt.Errorf("%s: %w\n%s", what, err, n.d.logTails(n.sup.Status()))
 }
 
 func (n *node) printUsage(cfg client.Config) {
