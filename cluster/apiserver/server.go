@@ -166,10 +166,8 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 		missing["engine"] = "has not answered"
 	}
 	for _, e := range s.edges.All() {
-		if err := e.Up(); err != nil {
-			if err = e.probe(r.Context()); err != nil {
-				missing["edge "+string(e.ID())] = "does not answer"
-			}
+		if err := e.probe(r.Context()); err != nil {
+			missing["edge "+string(e.ID())] = "does not answer"
 		}
 	}
 	if err := s.importer.up(r.Context()); err != nil {
