@@ -33,6 +33,7 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 
 	inst := newInstance(d, sh)
 	if err := d.claim(ctx, sh, spec); err != nil {
+		sh.release()
 		if derr := inst.Destroy(context.WithoutCancel(ctx)); derr != nil {
 			d.log.Error("parts of a failed creation are left for the next sweep", "id", sh.id, "err", derr)
 		}
@@ -98,11 +99,7 @@ func (d *Driver) claim(ctx context.Context, sh *shell, spec *sandbox.Spec) error
 		return fmt.Errorf("claim: %w", err)
 	}
 	d.observe("claim", time.Since(t))
-	// The overlay holds these now.
-	sh.upper.Close()
-	sh.work.Close()
-	sh.userns.Close()
-	sh.upper, sh.work, sh.userns = nil, nil, nil
+	sh.release() // the overlay holds it all now
 	return failpoint.Hit("container/claimed")
 }
 

@@ -28,7 +28,8 @@ type shell struct {
 	userns *os.File
 	groups *cgroup.Sandbox
 	layer  *pool.Layer
-	upper  *os.File // in the shell's own id mapping, as overlayfs takes them
+	own    *os.File // the writable layer's mount in the shell's own id mapping; closed, it would be unmounted
+	upper  *os.File // beneath it, as overlayfs takes them
 	work   *os.File
 	conn   *aether.Conn
 }
@@ -37,83 +38,86 @@ type shell struct {
 const prepareTimeout = 20 * time.Second
 
 // prepare makes a shell. On error nothing is left of it.
-func (d *Driver) prepare(ctx context.Context) (sh *shell, err error) {
+func (d *Driver) prepare(ctx context.Context) (*shell, error) {
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
 	slot, err := d.slots.take()
 	if err != nil {
 		return nil, err
 	}
-	sh = &shell{id: sandbox.NewID(d.cfg.Edge), slot: slot}
-	defer func() {
-		if err == nil {
-			return
-		}
+	sh := &shell{id: sandbox.NewID(d.cfg.Edge), slot: slot}
+	if err := d.build(ctx, sh); err != nil {
 		if rerr := d.removeParts(sh); rerr != nil {
 			d.log.Error("half-made shell is left for the next sweep", "id", sh.id, "err", rerr)
-			return // its slot stays taken
+			return nil, err // its slot stays taken
 		}
 		d.slots.release(slot)
-	}()
-
-	rec := &record{ID: sh.id, Slot: slot, Boot: d.boot}
-	dir := d.shellDir(sh.id)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
-	}
-	if err := d.save(rec); err != nil {
-		return nil, err
-	}
-	if err := failpoint.Hit("container/recorded"); err != nil {
-		return nil, err
-	}
-	sh.groups = d.tree.Sandbox(string(sh.id))
-	if err := sh.groups.Make(); err != nil {
-		return nil, err
-	}
-	if err := failpoint.Hit("container/grouped"); err != nil {
-		return nil, err
-	}
-	if sh.layer, err = d.pool.Make(string(sh.id)); err != nil {
-		return nil, err
-	}
-	if err := sh.writeEtc(string(sh.id)); err != nil {
-		return nil, err
-	}
-	if err := failpoint.Hit("container/layered"); err != nil {
-		return nil, err
-	}
-	if err := d.spawnInit(ctx, sh, dir); err != nil {
-		return nil, err
-	}
-	if err := failpoint.Hit("container/spawned"); err != nil {
-		return nil, err
-	}
-	rec.PID = sh.pid
-	if rec.Start, err = linux.StartTime(sh.pid); err != nil {
-		return nil, err
-	}
-	if err := d.save(rec); err != nil {
-		return nil, err
-	}
-	if sh.userns, err = os.Open("/proc/" + strconv.Itoa(sh.pid) + "/ns/user"); err != nil {
-		return nil, err
-	}
-	if err := sh.openLayer(); err != nil {
-		return nil, err
-	}
-	nc, err := dialChannel(ctx, dir)
-	if err != nil {
-		return nil, err
-	}
-	if sh.conn, err = aether.Open(ctx, nc, d.nextEpoch()); err != nil {
-		nc.Close()
-		return nil, fmt.Errorf("dsec-init of %s does not answer: %w", sh.id, err)
-	}
-	if err := failpoint.Hit("container/ready"); err != nil {
 		return nil, err
 	}
 	return sh, nil
+}
+
+// build makes the parts of a shell, recording it first.
+func (d *Driver) build(ctx context.Context, sh *shell) error {
+	rec := &record{ID: sh.id, Slot: sh.slot, Boot: d.boot}
+	dir := d.shellDir(sh.id)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	if err := d.save(rec); err != nil {
+		return err
+	}
+	if err := failpoint.Hit("container/recorded"); err != nil {
+		return err
+	}
+	sh.groups = d.tree.Sandbox(string(sh.id))
+	if err := sh.groups.Make(); err != nil {
+		return err
+	}
+	if err := failpoint.Hit("container/grouped"); err != nil {
+		return err
+	}
+	var err error
+	if sh.layer, err = d.pool.Make(string(sh.id)); err != nil {
+		return err
+	}
+	if err := sh.writeEtc(string(sh.id)); err != nil {
+		return err
+	}
+	if err := failpoint.Hit("container/layered"); err != nil {
+		return err
+	}
+	if err := d.spawnInit(ctx, sh, dir); err != nil {
+		return err
+	}
+	if err := failpoint.Hit("container/spawned"); err != nil {
+		return err
+	}
+	rec.PID = sh.pid
+	if rec.Start, err = linux.StartTime(sh.pid); err != nil {
+		return err
+	}
+	if err := d.save(rec); err != nil {
+		return err
+	}
+	if sh.userns, err = os.Open("/proc/" + strconv.Itoa(sh.pid) + "/ns/user"); err != nil {
+		return err
+	}
+	if err := sh.openLayer(); err != nil {
+		return err
+	}
+	nc, err := dialChannel(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if sh.conn, err = aether.Open(ctx, nc, d.nextEpoch()); err != nil {
+		nc.Close()
+		return fmt.Errorf("dsec-init of %s does not answer: %w", sh.id, err)
+	}
+	if err := failpoint.Hit("container/ready"); err != nil {
+		return err
+	}
+	return nil
 }
 
 // spawnInit makes the listening socket and the process.
@@ -167,16 +171,21 @@ const stageDir = "/tmp"
 
 // openLayer opens the writable layer through the shell's id mapping.
 func (sh *shell) openLayer() error {
-	m, err := sh.layer.Mount(sh.userns)
-	if err != nil {
+	var err error
+	if sh.own, err = sh.layer.Mount(sh.userns); err != nil {
 		return err
 	}
-	defer m.Close()
-	if sh.upper, err = linux.OpenAt(m, "upper"); err != nil {
+	if sh.upper, err = linux.OpenAt(sh.own, "upper"); err != nil {
 		return err
 	}
-	sh.work, err = linux.OpenAt(m, "work")
+	sh.work, err = linux.OpenAt(sh.own, "work")
 	return err
+}
+
+// release closes what only a claim needs.
+func (sh *shell) release() {
+	closeAll([]*os.File{sh.upper, sh.work, sh.own, sh.userns})
+	sh.upper, sh.work, sh.own, sh.userns = nil, nil, nil, nil
 }
 
 // channelName is the socket's name in the shell's directory.
@@ -215,8 +224,7 @@ func (d *Driver) removeParts(sh *shell) error {
 		sh.conn.Close()
 		sh.conn = nil
 	}
-	closeAll([]*os.File{sh.upper, sh.work, sh.userns})
-	sh.upper, sh.work, sh.userns = nil, nil, nil
+	sh.release()
 	if err := d.removeByID(sh.id, sh.pidfd); err != nil {
 		return err
 	}

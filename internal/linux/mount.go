@@ -85,6 +85,9 @@ func CloneMount(dir *os.File, path string, attr MountAttr, userns *os.File) (*os
 		return nil, fmt.Errorf("clone mount %s/%s: %w", dir.Name(), path, err)
 	}
 	ma := unix.MountAttr{Attr_set: uint64(attr)}
+	if attr&NoAtime != 0 {
+		ma.Attr_clr = unix.MOUNT_ATTR__ATIME // the kernel wants the old setting cleared by name
+	}
 	if userns != nil {
 		ma.Attr_set |= unix.MOUNT_ATTR_IDMAP
 		ma.Userns_fd = uint64(userns.Fd())

@@ -130,3 +130,12 @@ func reap() {
 		<-ch
 	}
 }
+
+// Main is the spawner process: it serves the socket at descriptor fd and does not return.
+func Main(fd int, initEnv []string) {
+	if err := Serve(fd, initEnv); err != nil {
+		fmt.Fprintln(os.Stderr, "dsec-init spawner:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
