@@ -42,8 +42,7 @@ type Driver struct {
 	warmOnce sync.Once
 	warm     *warm
 
-	// Observe, when set, gets the duration of each stage of a creation.
-	Observe func(stage string, d time.Duration)
+	observer func(stage string, d time.Duration)
 }
 
 // New opens the driver on its state. It makes no shell before the first Create or Start.
@@ -215,12 +214,18 @@ func (d *Driver) Warm() int {
 	return d.warm.count()
 }
 
-// PoolUsage returns size and free bytes of the writable-layer pool.
-func (d *Driver) PoolUsage() (size, free int64, err error) { return d.pool.Usage() }
+// Pool returns size and used bytes of the writable-layer pool.
+func (d *Driver) Pool(context.Context) (size, used int64, err error) {
+	size, free, err := d.pool.Usage()
+	return size, size - free, err
+}
+
+// SetObserver makes f hear how long each stage of a creation took. Call it before Start.
+func (d *Driver) SetObserver(f func(stage string, d time.Duration)) { d.observer = f }
 
 func (d *Driver) observe(stage string, t time.Duration) {
-	if d.Observe != nil {
-		d.Observe(stage, t)
+	if d.observer != nil {
+		d.observer(stage, t)
 	}
 }
 
@@ -239,14 +244,9 @@ func (d *Driver) Close(ctx context.Context) error {
 			d.slots.release(slot)
 		}
 	}
+	_ = d.tree.Close() // succeeds when no sandbox is left; else its groups are needed
 	d.closeParts()
 	return errors.Join(errs...)
-}
-
-// Uninstall removes what belongs to no sandbox: groups and the pool's mount. Call it after Close, when no sandbox
-// is left.
-func (d *Driver) Uninstall() error {
-	return errors.Join(d.tree.Close(), d.cfg.Hold.Drop("pool"))
 }
 
 func (d *Driver) closeParts() {

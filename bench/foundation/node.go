@@ -28,7 +28,7 @@ type node struct {
 func debianBase(ctx context.Context) (string, error) { return testkit.DebianBase(ctx) }
 
 func startNode(ctx context.Context, o options, state string) (*node, error) {
-	n, err := testkit.StartNode(ctx, o.dsec, state, "--warm", strconv.Itoa(o.warm))
+	n, err := testkit.StartNode(ctx, o.dsec, state, "--opt", "warm="+strconv.Itoa(o.warm))
 	if err != nil {
 		return nil, err
 	}

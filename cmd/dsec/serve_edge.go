@@ -19,11 +19,27 @@ import (
 // edgeClose bounds the end of an edge; its sandboxes go on.
 const edgeClose = 5 * time.Second
 
+// driverConfig is what a driver gets to know.
+type driverConfig struct {
+	edge  sandbox.EdgeID
+	state stateDir
+	opts  map[string]string // of --opt
+	log   *slog.Logger
+}
+
 // driver makes a backend of this node.
-type driver func(ctx context.Context, d stateDir, opts map[string]string, log *slog.Logger) (sandbox.Backend, error)
+type driver func(ctx context.Context, c driverConfig) (sandbox.Backend, error)
 
 // drivers that this binary has; files of theirs add them.
 var drivers = map[sandbox.BackendName]driver{}
+
+// observed drivers tell how long their stages take.
+type observed interface {
+	SetObserver(func(stage string, d time.Duration))
+}
+
+// warmed drivers prepare shells ahead of the first creation, once what an earlier edge left is swept.
+type warmed interface{ Start() }
 
 // serveEdge serves the node's sandboxes.
 func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger) error {
@@ -32,15 +48,15 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 		return err
 	}
 	name := sandbox.BackendName(f.backend)
-	make := drivers[name]
-	if make == nil {
+	start := drivers[name]
+	if start == nil {
 		return fmt.Errorf("driver %q: %w: this binary has %v", name, sandbox.ErrUnsupported, slices.Sorted(maps.Keys(drivers)))
 	}
 	id, err := edgeID(d)
 	if err != nil {
 		return err
 	}
-	backend, err := make(ctx, d, opts, log)
+	backend, err := start(ctx, driverConfig{edge: id, state: d, opts: opts, log: log})
 	if err != nil {
 		return fmt.Errorf("start driver %s: %w", name, err)
 	}
@@ -56,8 +72,14 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 			log.Warn("the edge does not end cleanly", "err", err)
 		}
 	}()
+	if o, ok := backend.(observed); ok {
+		o.SetObserver(e.Observe)
+	}
 	if err := e.Recover(ctx); err != nil {
 		return fmt.Errorf("take over sandboxes: %w", err)
+	}
+	if w, ok := backend.(warmed); ok {
+		w.Start()
 	}
 	log.Info("serves", "edge", id, "socket", d.socket("edge"))
 	return serveUnix(ctx, d.socket("edge"), e.Handler(), log)

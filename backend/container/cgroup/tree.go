@@ -113,6 +113,9 @@ func (t *Tree) Mode() string {
 	return "hybrid"
 }
 
+// Dir is the tree's directory in the v2 tree.
+func (t *Tree) Dir() string { return t.v2 }
+
 // roots are the tree's directories, one for each hierarchy, without doubles (cpu and cpuacct may be one).
 func (t *Tree) roots() []string {
 	out := []string{t.v2}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/opendsec/dsec/backend/container"
+	"github.com/opendsec/dsec/internal/hold"
+	"github.com/opendsec/dsec/layer/store/posix"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+func init() { drivers[sandbox.BackendContainer] = startContainer }
+
+// layerStore is where a node of its own keeps layers.
+func layerStore(d stateDir) string { return d.path("store") }
+
+// startContainer makes the container driver. Options: warm (shells kept ready), max (sandboxes at once), parallel
+// (shells being made at once), pool (bytes of a new writable-layer pool, like 8g), init (path of dsec-init).
+func startContainer(ctx context.Context, c driverConfig) (sandbox.Backend, error) {
+	store, err := posix.Open(layerStore(c.state), c.log)
+	if err != nil {
+		return nil, err
+	}
+	cfg := container.Config{
+		StateDir: string(c.state), Edge: c.edge, Layers: posix.NewNode(store),
+		Hold: hold.NewClient(c.state.socket(holdRole)), Log: c.log, InitBinary: c.opts["init"],
+	}
+	for name, to := range map[string]*int{"warm": &cfg.Warm, "max": &cfg.MaxShells, "parallel": &cfg.Parallel} {
+		if v := c.opts[name]; v != "" {
+			if *to, err = strconv.Atoi(v); err != nil || *to < 1 {
+				return nil, fmt.Errorf("--opt %s=%s: %w: want a number above 0", name, v, sandbox.ErrInvalid)
+			}
+		}
+	}
+	if v := c.opts["pool"]; v != "" {
+		if cfg.PoolBytes, err = parseSize(v); err != nil {
+			return nil, fmt.Errorf("--opt pool=%s: %w", v, err)
+		}
+	}
+	if cfg.InitBinary == "" {
+		if cfg.InitBinary, err = findInit(); err != nil {
+			return nil, err
+		}
+	}
+	return container.New(ctx, cfg)
+}
+
+// findInit looks for dsec-init where it is installed: beside this program, or in its library directory.
+func findInit() (string, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Dir(exe)
+	for _, p := range []string{filepath.Join(dir, "dsec-init"), filepath.Join(dir, "..", "lib", "dsec", "dsec-init")} {
+		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("dsec-init: %w beside %s: build it (make build), or say where it lies with --opt init=PATH", sandbox.ErrNotFound, exe)
+}
