@@ -31,7 +31,7 @@ func StartNode(ctx context.Context, dsec, state string, args ...string) (*Node, 
 		return nil, err
 	}
 	n := &Node{dsec: dsec, state: state}
-	up := append([]string{"up", "--state", state, "--listen", "127.0.0.1:0", "--ports", "127.0.0.1:0", "--detach"}, args...)
+	up := append([]string{"up", "--state", state, "--listen", "127.0.0.1:0", "--ports-listen", "127.0.0.1:0", "--detach", "--no-user-config"}, args...)
 	if _, err := n.Run(ctx, up...); err != nil {
 		return nil, err
 	}
