@@ -53,7 +53,9 @@ type Init struct {
 	outputMemory budget
 	streamMemory budget
 
-	workers workers
+	workers     workers
+	fileStreams int // that occupy a worker
+	ports       int
 
 	mu    sync.Mutex
 	posts []*stream // with news for the loop

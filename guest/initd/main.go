@@ -104,6 +104,7 @@ func container(o *options) error {
 		return err
 	}
 	limits()
+	unix.Umask(0) // modes are always said
 	i, err := newInit()
 	if err != nil {
 		return err

@@ -67,6 +67,9 @@ func (r *ring) space(want int) []byte {
 	for len(r.b)-r.len() < want && len(r.b) < r.limit && r.grow() {
 	}
 	free := len(r.b) - r.len()
+	if free == 0 {
+		return nil
+	}
 	at := int(r.end-r.base) % len(r.b)
 	return r.b[at:min(at+free, len(r.b))]
 }

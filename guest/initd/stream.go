@@ -144,6 +144,9 @@ func (s *stream) produce(b []byte) ([]byte, bool) {
 		s.credit -= n
 		s.out.drop(s.out.start + int64(n))
 		s.wake()
+		if s.onLoop != nil {
+			s.c.i.call(s.onLoop) // there is room again; not now, mu is held
+		}
 		return b, !s.out.empty() && s.credit > 0 || s.outEnd && s.out.empty()
 	}
 	if s.outEnd {
@@ -173,7 +176,9 @@ func (s *stream) forget() {
 	delete(s.c.streams, s.id)
 	s.gone = true
 	s.out.free()
-	s.in.free()
+	if s.onLoop == nil { // a port still hands on what the edge had sent
+		s.in.free()
+	}
 	s.wake()
 }
 
@@ -223,6 +228,8 @@ func (c *conn) serveStream(h wire.Header, p []byte) bool {
 			err := &wire.Error{Code: wire.CodeExhausted, Message: "no memory for one more stream"}
 			c.send(wire.KindEnd, s.id, err.Append)
 			s.forget()
+		} else if s.twoWay && s.onLoop == nil {
+			s.consume(s.in.len()) // its port is closed already
 		}
 		s.wake()
 		f := s.onLoop
