@@ -25,6 +25,14 @@ func (f *commandFlags) register(cmd *cobra.Command) {
 	fl.StringVar(&f.tag, "tag", "", "shown in listings")
 }
 
+// withoutDashes drops a leading "--": flags end at the first argument, so that it is left in place.
+func withoutDashes(argv []string) []string {
+	if len(argv) > 0 && argv[0] == "--" {
+		return argv[1:]
+	}
+	return argv
+}
+
 // spec makes the command from flags and arguments. fallback is what to run when nothing was named; empty = that
 // is an error.
 func (f *commandFlags) spec(argv []string, fallback string) (*dsecv1.CommandSpec, error) {

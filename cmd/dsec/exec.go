@@ -27,7 +27,7 @@ stderr). Ctrl-C sends SIGINT to the command; a second one kills its whole tree.`
   dsec exec -d sabcd... -- python -m http.server 8000`,
 		Args: rangeArgs(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			spec, err := cf.spec(args[1:], "")
+			spec, err := cf.spec(withoutDashes(args[1:]), "")
 			if err == nil {
 				err = o.apply(spec)
 			}

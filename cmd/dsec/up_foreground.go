@@ -172,11 +172,12 @@ func (n *node) ready(ctx context.Context) (client.Config, error) {
 		return client.Config{}, n.notReady(ctx, "the engine does not answer", err)
 	}
 	cfg := client.Config{URL: n.state.URL, Key: key}
-	if err := waitReady(ctx, cfg.URL); err != nil {
-		return client.Config{}, n.notReady(ctx, "the node is not ready", err)
-	}
+	// At once: a key is shown only when it is made.
 	if err := client.WriteConfig(n.d.path("client.json"), cfg); err != nil {
 		return client.Config{}, err
+	}
+	if err := waitReady(ctx, cfg.URL); err != nil {
+		return client.Config{}, n.notReady(ctx, "the node is not ready", err)
 	}
 	if !n.f.noUserConfig {
 		path, err := client.UserConfigPath()
