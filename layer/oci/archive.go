@@ -99,7 +99,7 @@ func dockerSave(f files, raw []byte, p Platform) (*Image, error) {
 		return nil, fmt.Errorf("%w: %d layers, but digests for %d", sandbox.ErrInvalid, len(images[0].Layers), len(c.RootFS.DiffIDs))
 	}
 	for n, name := range images[0].Layers {
-		img.layers = append(img.layers, blob{digest: c.RootFS.DiffIDs[n], size: -1, path: name})
+		img.layers = append(img.layers, blob{digest: c.RootFS.DiffIDs[n], size: -1, path: name, plain: true})
 	}
 	return img, nil
 }

@@ -100,13 +100,21 @@ func (f *fetcher) readLayer(ctx context.Context, b *tree.Builder, n int, open fu
 		return fmt.Errorf("layer %s: %w", l.digest, err)
 	}
 	defer r.Close()
-	var content io.Reader = r
-	if !f.img.remote { // what came from a registry was verified as it came
-		content = newVerifier(r, l)
+	counted := &progressReader{r: r, add: func(n int64) { f.progress("convert", f.read.Add(n), f.img.Size) }}
+	var content io.Reader = counted
+	switch {
+	case l.plain:
+		plain, err := tree.Decompress(counted)
+		if err != nil {
+			return fmt.Errorf("layer %s: %w", l.digest, err)
+		}
+		defer plain.Close()
+		content = newVerifier(plain, l)
+	case !f.img.remote: // what came from a registry was verified as it came
+		content = newVerifier(counted, l)
 	}
 	b.NextLayer()
-	counted := &progressReader{r: content, add: func(n int64) { f.progress("convert", f.read.Add(n), f.img.Size) }}
-	if err := b.AddTar(ctx, counted, tree.OCI); err != nil {
+	if err := b.AddTar(ctx, content, tree.OCI); err != nil {
 		return fmt.Errorf("layer %s: %w", l.digest, err)
 	}
 	return nil

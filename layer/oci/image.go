@@ -35,6 +35,8 @@ type blob struct {
 	digest v1.Hash
 	size   int64  // -1 = not stated
 	path   string // in archives that go by file names
+	// plain says that the digest is of the decompressed content.
+	plain bool
 	// manifest says that a registry keeps it among the manifests.
 	manifest bool
 }

@@ -1,0 +1,200 @@
+package importer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
+	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/layer/oci"
+	"github.com/opendsec/dsec/layer/tree"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Options of the service. Zero fields get defaults.
+type Options struct {
+	Log      *slog.Logger  // nil = discarded
+	Limits   tree.Limits   // of one layer
+	MinFree  int64         // bytes that stay free on the store's disk; 0 = 1 GiB
+	Imports  int           // at work at a time; 0 = 2
+	Queue    int           // waiting for their turn; 0 = 32
+	Timeout  time.Duration // of one import, the wait included; 0 = 2 hours
+	Stall    time.Duration // how long an upload may stand still; 0 = 2 minutes
+	Registry oci.RegistryOptions
+	Now      func() time.Time // nil = time.Now
+}
+
+func (o Options) orDefault() Options {
+	set := func(p *int, v int) {
+		if *p == 0 {
+			*p = v
+		}
+	}
+	set(&o.Imports, 2)
+	set(&o.Queue, 32)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.MinFree == 0 {
+		o.MinFree = 1 << 30
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 2 * time.Hour
+	}
+	if o.Stall == 0 {
+		o.Stall = 2 * time.Minute
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+// service implements the import half of LayerService.
+type service struct {
+	dsecv1connect.UnimplementedLayerServiceHandler
+	store  layer.FileStore
+	o      Options
+	slots  chan struct{} // one for each import at work
+	queued chan struct{} // one for each that is accepted
+}
+
+// New returns the handler of the service: Connect's LayerService (ImportLayer alone) and PUT /v1/layers.
+func New(store layer.FileStore, o Options) http.Handler {
+	o = o.orDefault()
+	s := &service{store: store, o: o, slots: make(chan struct{}, o.Imports), queued: make(chan struct{}, o.Imports+o.Queue)}
+	mux := http.NewServeMux()
+	path, rpc := dsecv1connect.NewLayerServiceHandler(s)
+	mux.Handle(path, rpc)
+	mux.HandleFunc("PUT /v1/layers", s.upload)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// A client that does not read must not hold an import for ever.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(o.Timeout + time.Minute))
+		mux.ServeHTTP(w, r)
+	})
+}
+
+// job is one import.
+type job struct {
+	kind   dsecv1.LayerKind
+	name   string
+	prefix string
+	source string
+	// fill adds the content; dir is for its temporary files.
+	fill func(ctx context.Context, b *tree.Builder, dir string, p oci.Progress) (layer.Config, error)
+}
+
+// kinds are the words of the URL.
+var kinds = map[string]dsecv1.LayerKind{
+	"": dsecv1.LayerKind_LAYER_KIND_BASE, "base": dsecv1.LayerKind_LAYER_KIND_BASE,
+	"workspace": dsecv1.LayerKind_LAYER_KIND_WORKSPACE, "toolkit": dsecv1.LayerKind_LAYER_KIND_TOOLKIT,
+}
+
+// check refuses what could not be published, before any work is done.
+func (j *job) check() error {
+	if j.kind == dsecv1.LayerKind_LAYER_KIND_UNSPECIFIED {
+		j.kind = dsecv1.LayerKind_LAYER_KIND_BASE
+	}
+	if _, ok := dsecv1.LayerKind_name[int32(j.kind)]; !ok {
+		return fmt.Errorf("%w: kind %d; want base, workspace or toolkit", sandbox.ErrInvalid, j.kind)
+	}
+	return layer.CheckName(j.name)
+}
+
+// do runs a job when its turn has come. Progress and result go to send, from one goroutine at a time.
+func (s *service) do(ctx context.Context, j *job, send func(*dsecv1.ImportLayerResponse) error) error {
+	start := s.o.Now()
+	ctx, cancel := context.WithTimeoutCause(ctx, s.o.Timeout, fmt.Errorf("import %s: %w: it took longer than %v", j.name, sandbox.ErrDeadline, s.o.Timeout))
+	defer cancel()
+	leave, err := s.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	working, rep := startReporter(ctx, send)
+	l, reused, err := s.make(working, j, rep.set)
+	if err != nil && working.Err() != nil { // whatever broke because of it
+		err = context.Cause(working)
+	}
+	if rerr := rep.stop(); err == nil {
+		err = rerr
+	}
+	if err != nil {
+		s.o.Log.WarnContext(ctx, "import", "name", j.name, "source", j.source, "took", s.o.Now().Sub(start), "error", err)
+		return err
+	}
+	s.o.Log.InfoContext(ctx, "import", "name", j.name, "source", j.source, "digest", l.Digest, "bytes", l.DataBytes,
+		"files", l.Files, "reused", reused, "took", s.o.Now().Sub(start))
+	return send(&dsecv1.ImportLayerResponse{Layer: l, Reused: reused})
+}
+
+// enter waits for a turn.
+func (s *service) enter(ctx context.Context) (leave func(), err error) {
+	select {
+	case s.queued <- struct{}{}:
+	default:
+		return nil, fmt.Errorf("import: %w: %d imports are waiting already; try again later", sandbox.ErrExhausted, s.o.Queue)
+	}
+	select {
+	case s.slots <- struct{}{}:
+		return func() { <-s.slots; <-s.queued }, nil
+	case <-ctx.Done():
+		<-s.queued
+		return nil, context.Cause(ctx)
+	}
+}
+
+// make builds the layer and publishes it.
+func (s *service) make(ctx context.Context, j *job, p oci.Progress) (*dsecv1.Layer, bool, error) {
+	stage, err := s.store.Stage(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	defer func() {
+		if err := stage.Close(); err != nil {
+			s.o.Log.WarnContext(ctx, "import left files in staging", "dir", stage.Dir(), "error", err)
+		}
+	}()
+	made, tmp := filepath.Join(stage.Dir(), "layer"), filepath.Join(stage.Dir(), "tmp")
+	if err := errors.Join(os.Mkdir(made, 0o700), os.Mkdir(tmp, 0o700)); err != nil {
+		return nil, false, err
+	}
+	b, err := tree.New(made, tree.Options{Prefix: j.prefix, Devices: tree.SkipDevices, Limits: s.o.Limits, MinFree: s.o.MinFree})
+	if err != nil {
+		return nil, false, err
+	}
+	defer b.Close()
+	config, err := j.fill(ctx, b, tmp, p)
+	if err != nil {
+		return nil, false, err
+	}
+	r, err := b.Finish(ctx, config)
+	if err != nil {
+		return nil, false, err
+	}
+	if n := r.Stats.SkippedDevices; n > 0 {
+		s.o.Log.InfoContext(ctx, "import left device nodes out", "name", j.name, "count", n)
+	}
+	size := r.Manifest.Meta.Size + r.Manifest.Data.Size
+	p("publish", 0, size)
+	_, err = s.store.Get(ctx, r.Digest)
+	reused := err == nil
+	if _, err := s.store.PutFiles(ctx, r.Manifest, r.MetaPath, r.DataPath); err != nil {
+		return nil, false, err
+	}
+	p("publish", size, size)
+	return &dsecv1.Layer{
+		Kind: j.kind, Name: j.name, Digest: string(r.Digest), MetaBytes: r.Manifest.Meta.Size, DataBytes: r.Manifest.Data.Size,
+		Files: r.Manifest.Files, CreatedAt: timestamppb.New(s.o.Now()), Source: j.source,
+		Config: &dsecv1.ImageConfig{Env: config.Env, User: config.User, Workdir: config.Workdir, Entrypoint: config.Entrypoint, Cmd: config.Cmd},
+	}, reused, nil
+}
