@@ -38,10 +38,11 @@ func Statement(number int, script string, moved bool) []byte {
 	b := make([]byte, 0, len(script)+len(script)/8+96)
 	b = append(b, "command eval "...)
 	b = quote(b, script)
-	// Not a list joined with the report: after "set -e" a failure is to end the shell.
 	b = append(b, " </dev/null "...)
 	b = append(b, fd...)
-	b = append(b, ">&-\n{ echo "...)
+	// On the same line, so that it is parsed before: a syntax error in eval leaves bash's parser in a state in
+	// which the next line's brace is no longer one. After "set -e" a failure still ends the shell.
+	b = append(b, ">&-; { echo "...)
 	b = strconv.AppendInt(b, int64(number), 10)
 	// Its own trace ("set -x") stays out of the user's sight.
 	b = append(b, " $? >&"...)

@@ -12,8 +12,11 @@ const dirFlags = unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC
 
 // openAt opens a path without following magic links; resolve adds restrictions.
 func openAt(dir int, path string, flags int, mode uint32, resolve uint64) (int, error) {
+	if flags&unix.O_PATH == 0 {
+		flags |= unix.O_NOCTTY
+	}
 	how := unix.OpenHow{
-		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOCTTY),
+		Flags:   uint64(flags | unix.O_CLOEXEC),
 		Mode:    uint64(mode),
 		Resolve: unix.RESOLVE_NO_MAGICLINKS | resolve,
 	}

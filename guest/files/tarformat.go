@@ -43,7 +43,7 @@ func (m *member) appendHeader(b []byte) []byte {
 	name, link := m.name, m.link
 	if len(name) > 100 {
 		pax = appendPax(pax, "path", name)
-		name = name[:100]
+		name = strings.TrimRight(name[:100], "/") // a slash at the end would make it a directory
 	}
 	if len(link) > 100 {
 		pax = appendPax(pax, "linkpath", link)
@@ -192,6 +192,9 @@ func next(r io.Reader) (*member, error) {
 		if !m.override(over) || m.size < 0 {
 			return nil, errTar
 		}
+		if m.kind == typeFile && strings.HasSuffix(m.name, "/") {
+			m.kind = typeDir // as before POSIX
+		}
 		return m, nil
 	}
 	return nil, errTar
@@ -237,9 +240,6 @@ func parseBlock(h *[block]byte) (*member, bool) {
 	m.mode, m.uid, m.gid, m.size, m.mtime = uint32(mode), uint32(uid), uint32(gid), size, mtime
 	if prefix := text(h[345:500]); string(h[257:263]) == "ustar\x00" && prefix != "" {
 		m.name = prefix + "/" + m.name
-	}
-	if m.kind == typeFile && strings.HasSuffix(m.name, "/") {
-		m.kind = typeDir // before POSIX
 	}
 	return m, ok1 && ok2 && ok3 && ok4 && ok5
 }

@@ -157,7 +157,7 @@ func (u *unpacker) member(name string, m *member) error {
 		if m.kind != typeDir {
 			return errTar
 		}
-		return skip(u.r, m.size+pad(m.size))
+		return skip(u.r, m.size+pad(m.size)) // the directory itself stays as it is
 	}
 	dir, base, err := u.parent(name)
 	if err != nil {

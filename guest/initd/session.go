@@ -145,14 +145,23 @@ func (s *session) readStatus() {
 	switch {
 	case err == unix.EAGAIN || err == unix.EINTR:
 	case err != nil || n <= 0:
-		// Nobody can report any more: either the shell has ended, or it closed the pipe and is of no use.
+		// Nobody can report any more. The shell has ended, which we shall be told; or it became another program
+		// (exec), which nobody gives statements any more either: that one may finish; or it closed the pipe and is
+		// of no use.
 		s.closeStatus()
-		if s.pid > 0 {
+		if s.pid > 0 && s.listens() {
 			s.kill()
 		}
 	default:
 		s.reports.Feed(b[:n], s.report)
 	}
+}
+
+// listens tells whether somebody has the other end of the script's pipe.
+func (s *session) listens() bool {
+	p := []unix.PollFd{{Fd: int32(s.script.fd), Events: unix.POLLOUT}}
+	_, err := unix.Poll(p, 0)
+	return err == nil && p[0].Revents&unix.POLLERR == 0
 }
 
 func (s *session) report(number, code int) {

@@ -68,7 +68,7 @@ func TestSession(t *testing.T) {
 		} {
 			res := b.in(s, c.script)
 			want, exact := strings.CutPrefix(c.out, "=")
-			if c.code >= 0 && res.Exit.Code != c.code && !(c.code == 2 && res.Exit.Code == 1) || res.Exit.Signal != 0 || res.Exit.SessionEnded ||
+			if c.code >= 0 && res.Exit.Code != c.code && !(c.code == 2 && res.Exit.Code == 1) || res.Exit.Signal != 0 || c.code >= 0 && res.Exit.SessionEnded ||
 				exact && string(res.All) != want || !strings.Contains(string(res.All), want) {
 				t.Errorf("%.80q: %+v %q", c.script, res.Exit, res.All)
 			}
