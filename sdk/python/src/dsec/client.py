@@ -149,7 +149,9 @@ class DSecClient:
     ) -> list[Sandbox | DSecError]:
         """Create many containers of the same arguments, and return each one's outcome: a sandbox, or why not.
 
-        A request that was refused as a whole raises, as run_container does.
+        More than 1,000 are asked for in several requests. A request that is refused as a whole (a wrong argument, an
+        unknown image) raises, as run_container does; where there are several, its error is the outcome of each of
+        its sandboxes.
         """
         return await self._create(args, count, timeout, labels, idempotency_key)
 
@@ -166,11 +168,17 @@ class DSecClient:
         key = key or uuid.uuid4().hex
         spec = args.to_json(timeout, labels)
         sizes = [min(MAX_COUNT, count - at) for at in range(0, count, MAX_COUNT)]
+        if len(sizes) == 1:
+            return await self._create_part(spec, count, timeout, key)
+
+        async def part(i: int, n: int) -> list[Sandbox | DSecError]:
+            try:
+                return await self._create_part(spec, n, timeout, f"{key}-{i}")
+            except DSecError as e:  # other parts may have made sandboxes: the caller must get to know them
+                return [e] * n
+
         async with asyncio.TaskGroup() as group:
-            parts = [
-                group.create_task(self._create_part(spec, n, timeout, key if i == 0 else f"{key}-{i}"))
-                for i, n in enumerate(sizes)
-            ]
+            parts = [group.create_task(part(i, n)) for i, n in enumerate(sizes)]
         return [r for p in parts for r in p.result()]
 
     async def _create_part(self, spec: Json, count: int, timeout: float | None, key: str) -> list[Sandbox | DSecError]:

@@ -11,7 +11,16 @@ from typing import Any
 
 from . import codec
 from .codec import Json, without_defaults
-from .errors import CommandFailed, ConnectionLost, DeadlineExceeded, DSecError, InfraFailure, InvalidArgument
+from .errors import (
+    CommandFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    DSecError,
+    FailedPrecondition,
+    InfraFailure,
+    InvalidArgument,
+    SandboxEnded,
+)
 from .failure import Blame
 from .results import CommandEnd, CommandInfo, CommandResult, Output, Stream
 from .retry import transient
@@ -104,16 +113,18 @@ class Command:
             try:
                 async with aclosing(self._t.stream("CommandService/AttachCommand", body, idle=STREAM_IDLE)) as stream:
                     async for message in stream:
-                        patience.progress()
                         event = codec.message(message, "event")
                         if "output" in event:
                             piece = _from(Output.from_json(codec.message(event, "output")), position)
                             if piece is not None:
                                 position = piece.end
+                                patience.progress()
                                 yield piece
                         elif "ended" in event:
                             self._end = CommandInfo.from_json(codec.message(event, "ended")).end
                             return
+                        elif "keepAlive" in event:
+                            patience.progress()
                 if not follow:
                     return
                 lost: DSecError = ConnectionLost(f"command {self.id}: the stream ended, and not the command")
@@ -153,8 +164,13 @@ class Command:
         await self._t.unary("CommandService/SignalCommand", body, safe=signal == signals.SIGKILL)
 
     async def kill(self) -> None:
-        """End the whole tree: nothing escapes."""
-        await self.signal(signals.SIGKILL, tree=True)
+        """End the whole tree: nothing escapes. One that has ended stays as it is."""
+        try:
+            await self.signal(signals.SIGKILL, tree=True)
+        except SandboxEnded:
+            raise
+        except FailedPrecondition:
+            pass
 
     async def send_input(self, data: bytes | str, *, close: bool = False) -> None:
         """Write to its stdin or terminal; returns when it was written. Needs a command started with

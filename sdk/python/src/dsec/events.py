@@ -35,12 +35,12 @@ async def events(
         try:
             async with aclosing(transport.stream("SandboxService/StreamEvents", body, idle=None)) as stream:
                 async for message in stream:
-                    patience.progress()
                     if "event" not in message:
                         continue
                     e = Event.from_json(codec.message(message, "event"))
                     if e.sequence > seen.get(e.sandbox_id, after if sandbox_id else 0):
                         seen[e.sandbox_id] = e.sequence
+                        patience.progress()
                         yield e
             return
         except DSecError as e:

@@ -1,4 +1,4 @@
-"""Reads errors as the service writes them: {"code", "message", "details"}."""
+"""Reads errors as the service writes them: {"code", "message", "details"}, over plain HTTP with "reason"."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ _BLAMES = {1: Blame.TASK, 2: Blame.USER, 3: Blame.POLICY, 4: Blame.INFRA}
 
 def from_json(o: Json, *, file: bool = False) -> DSecError:
     """The error in a decoded error object."""
-    failure, reason = None, ""
+    failure, reason = None, codec.text(o, "reason")
     for d in codec.messages(o, "details"):
-        kind, value = codec.text(d, "type"), codec.octets(d, "value")
-        if kind == "dsec.v1.Failure":
-            failure = _failure(value)
-        elif kind == "dsec.v1.Error":
-            reason = _string(dict(_fields(value)).get(1, b""))
+        try:
+            kind, value = codec.text(d, "type"), codec.octets(d, "value")
+            if kind == "dsec.v1.Failure":
+                failure = _failure(value)
+            elif kind == "dsec.v1.Error":
+                reason = _string(dict(_fields(value)).get(1, b""))
+        except ValueError:  # the code and the message still count
+            continue
     return error(
         codec.text(o, "code") or "unknown", codec.text(o, "message"), failure=failure, reason=reason, file=file
     )
