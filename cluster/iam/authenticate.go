@@ -25,12 +25,13 @@ func (s *Store) Authenticate(ctx context.Context, presented string) (Key, error)
 		return Key{}, err
 	}
 	s.mu.RLock()
-	k, known := s.keys[id]
+	cached, known := s.keys[id]
 	age := s.o.Now().Sub(s.contact)
 	s.mu.RUnlock()
 	if age > s.o.Grace {
 		return Key{}, fmt.Errorf("check API key: %w: the engine has not answered for %s; try again", sandbox.ErrUnavailable, age.Round(time.Second))
 	}
+	k := cached.Key
 	if !known {
 		var err error
 		if k, err = s.askEngine(ctx, id); err != nil {

@@ -89,17 +89,21 @@ func (s *Store) load(ctx context.Context) (revision int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	keys := make(map[string]Key, len(resp.Kvs))
+	s.mu.Lock()
+	for id, k := range s.keys { // what was deleted meanwhile goes; what is newer than the answer stays
+		if k.rev <= resp.Header.Revision {
+			delete(s.keys, id)
+		}
+	}
 	for _, kv := range resp.Kvs {
 		var k Key
 		if err := json.Unmarshal(kv.Value, &k); err != nil {
 			s.o.Log.Error("key is not readable", "path", string(kv.Key), "err", err)
 			continue
 		}
-		keys[k.ID] = k
+		s.put(k, kv.ModRevision)
 	}
-	s.mu.Lock()
-	s.keys, s.contact = keys, s.o.Now()
+	s.contact = s.o.Now()
 	s.mu.Unlock()
 	select {
 	case <-s.ready:
@@ -125,6 +129,6 @@ func (s *Store) apply(events []*clientv3.Event) {
 			delete(s.keys, id) // what cannot be read admits nobody
 			continue
 		}
-		s.keys[id] = k
+		s.put(k, e.Kv.ModRevision)
 	}
 }

@@ -39,8 +39,14 @@ type Store struct {
 	sign  []byte        // guarded by signs
 
 	mu      sync.RWMutex
-	keys    map[string]Key
+	keys    map[string]seen
 	contact time.Time // when the engine last said something
+}
+
+// seen is a key as of a revision of the engine.
+type seen struct {
+	Key
+	rev int64
 }
 
 // New makes a Store; it knows nothing until Run runs.
@@ -51,7 +57,7 @@ func New(etcd *clientv3.Client, o Options) *Store {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Store{etcd: etcd, o: o, ready: make(chan struct{}), asks: make(chan struct{}, 16), keys: map[string]Key{}}
+	return &Store{etcd: etcd, o: o, ready: make(chan struct{}), asks: make(chan struct{}, 16), keys: map[string]seen{}}
 }
 
 // Create makes a key. secret is the whole key; it cannot be had again. Errors: ErrInvalid, ErrUnavailable.
@@ -79,7 +85,7 @@ func (s *Store) Create(ctx context.Context, name string, format Format) (k Key, 
 	if !resp.Succeeded { // 40 random bits met an existing id
 		return s.Create(ctx, name, format)
 	}
-	s.learn(k)
+	s.learn(k, resp.Header.Revision)
 	return k, secret, nil
 }
 
@@ -128,7 +134,7 @@ func (s *Store) Revoke(ctx context.Context, id string) (Key, error) {
 			return Key{}, unavailable("write key", err)
 		}
 		if resp.Succeeded {
-			s.learn(k)
+			s.learn(k, resp.Header.Revision)
 			return k, nil
 		}
 	}
@@ -149,10 +155,18 @@ func (s *Store) get(ctx context.Context, id string) (Key, int64, error) {
 	return k, resp.Kvs[0].ModRevision, nil
 }
 
-func (s *Store) learn(k Key) {
+// learn takes a key into memory ahead of the watch.
+func (s *Store) learn(k Key, rev int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.keys[k.ID] = k
+	s.put(k, rev)
+}
+
+// put keeps the newer of what is known and what comes; mu is held.
+func (s *Store) put(k Key, rev int64) {
+	if s.keys[k.ID].rev <= rev {
+		s.keys[k.ID] = seen{k, rev}
+	}
 }
 
 // unavailable wraps an error of the engine: whatever it is, the caller may try again.

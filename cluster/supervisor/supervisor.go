@@ -104,6 +104,9 @@ func (s *Supervisor) keep(k *keeper) {
 		how := s.once(k, adopted)
 		adopted = nil
 		k.mu.Lock()
+		if k.process != nil {
+			k.process.Close() // under the lock: end may be signalling it
+		}
 		k.process, k.status.PID, k.status.LastEnd = nil, 0, how
 		k.mu.Unlock()
 		s.changed()
@@ -131,7 +134,6 @@ func (s *Supervisor) keep(k *keeper) {
 // once runs one process of a role, or watches an adopted one, to its end, and says how it ended.
 func (s *Supervisor) once(k *keeper, adopted *os.File) string {
 	if adopted != nil {
-		defer adopted.Close()
 		s.running(k, adopted, 0)
 		if err := linux.WaitPID(context.Background(), adopted); err != nil {
 			return err.Error()
@@ -147,7 +149,6 @@ func (s *Supervisor) once(k *keeper, adopted *os.File) string {
 	if err != nil { // it has ended and was reaped already
 		return describe(<-exit)
 	}
-	defer p.Close()
 	s.running(k, p, pid)
 	return describe(<-exit)
 }
