@@ -50,6 +50,9 @@ func (a *commandAPI) StartCommand(ctx context.Context, req *dsecv1.StartCommandR
 		return wireError(err)
 	}
 	send := func(ev *dsecv1.CommandEvent) error { return stream.Send(&dsecv1.StartCommandResponse{Event: ev}) }
+	if err := stream.Send(nil); err != nil { // the command is accepted, though its turn may come later
+		return err
+	}
 	if !req.Detach {
 		return wireError(b.streamCommand(ctx, order, 0, true, send))
 	}

@@ -18,10 +18,14 @@ const maxPast = 100_000
 // StreamEvents implements SandboxService.
 func (a *sandboxAPI) StreamEvents(ctx context.Context, req *dsecv1.StreamEventsRequest, stream *connect.ServerStream[dsecv1.StreamEventsResponse]) error {
 	return wireError(a.e.streamEvents(ctx, req, func(ev *dsecv1.Event) error {
+		if ev == nil {
+			return stream.Send(nil)
+		}
 		return stream.Send(&dsecv1.StreamEventsResponse{Event: ev})
 	}))
 }
 
+// streamEvents sends events, and before them nil once it listens: then nothing is missed any more.
 func (e *Edge) streamEvents(ctx context.Context, req *dsecv1.StreamEventsRequest, send func(*dsecv1.Event) error) error {
 	var one *box
 	if req.SandboxId != "" {
@@ -35,6 +39,9 @@ func (e *Edge) streamEvents(ctx context.Context, req *dsecv1.StreamEventsRequest
 	if req.Follow { // before reading the past, so that nothing falls between
 		f = e.hub.follow(sandbox.ID(req.SandboxId), req.Labels)
 		defer e.hub.leave(f)
+		if err := send(nil); err != nil {
+			return err
+		}
 	}
 	seen, err := e.pastEvents(one, req, send)
 	if err != nil || f == nil {

@@ -175,11 +175,12 @@ func (c *command) resume(ctx context.Context, conn *aether.Conn, s *wire.Command
 		c.session.current = c
 		c.b.mu.Unlock()
 	}
-	end := c.b.log.OutputEnd(c.order)
+	// What dsec-init does not hold any more was lost before it was recorded, and shows as cut.
+	from := min(max(c.b.log.OutputEnd(c.order), s.Buffered), s.End)
 	c.mu.Lock()
-	c.acked = end
+	c.acked = from
 	c.mu.Unlock()
-	return conn.Resume(ctx, c.id, end)
+	return conn.Resume(ctx, c.id, from)
 }
 
 // neverRan ends a command whose start was recorded but that dsec-init does not know: it forgets a command

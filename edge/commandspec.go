@@ -30,8 +30,8 @@ func checkCommand(s *dsecv1.CommandSpec, env int64) error {
 		return invalid("a command has either argv or shell, not both")
 	case s.SessionId != "" && s.Shell == "":
 		return invalid("commands in a session are given as shell, not argv")
-	case s.SessionId != "" && (s.User != "" || s.Terminal != nil):
-		return invalid("user and terminal are the session's; give them when it is created")
+	case s.SessionId != "" && (s.User != "" || s.Terminal != nil || s.Cwd != "" || len(s.Env)+len(s.Secrets) > 0 || len(s.Stdin) > 0 || s.KeepStdinOpen):
+		return invalid("a command in a session has the session's user, directory and environment, and no stdin or terminal: use cd, export and a here-document")
 	case s.Terminal != nil && (s.Terminal.Columns > 65535 || s.Terminal.Rows > 65535):
 		return invalid("a terminal has at most 65535 columns and rows")
 	case len(s.Argv) > 0 && s.Argv[0] == "":

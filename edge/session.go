@@ -173,18 +173,23 @@ func (s *session) waitTurn(c *command, spec *dsecv1.CommandSpec) {
 // next is told that a command has ended; the one after it starts.
 func (s *session) next(c *command) {
 	s.b.mu.Lock()
-	if s.current == c {
+	last := s.current == c
+	if last {
 		s.current = nil
 	}
+	last = last && s.end != nil
 	s.queue = slices.DeleteFunc(s.queue, func(w waiting) bool { return w.c == c })
 	s.b.mu.Unlock()
+	if last {
+		s.b.e.spawn(s.clear)
+	}
 	s.advance()
 }
 
 // advance starts the first waiting command if its turn has come, or ends all of them with the session.
 func (s *session) advance() {
 	s.b.mu.Lock()
-	if s.current != nil || len(s.queue) == 0 || s.end == nil && s.queue[0].spec == nil {
+	if s.current != nil && s.end == nil || len(s.queue) == 0 || s.end == nil && s.queue[0].spec == nil {
 		s.b.mu.Unlock()
 		return
 	}
@@ -228,7 +233,8 @@ func (s *session) shellEnded() {
 	s.finish(sandbox.NewFailure(sandbox.KindExited, "its shell has ended"))
 }
 
-// finish records the session's end, once, and takes its tree along.
+// finish records the session's end, once, and takes its tree along, as soon as the command that runs in it
+// has ended.
 func (s *session) finish(f *sandbox.Failure) {
 	b := s.b
 	b.mu.Lock()
@@ -240,15 +246,37 @@ func (s *session) finish(f *sandbox.Failure) {
 	if err := b.append(&record.Entry{Body: &record.Entry_SessionEnded{SessionEnded: s.proto()}}); err != nil {
 		b.e.log.Error("record a session's end", "sandbox", b.id, "session", s.id, "err", err)
 	}
+	idle := s.current == nil
 	b.mu.Unlock()
-	b.e.spawn(func() {
-		if s.group != nil {
-			if err := s.group.Remove(); err != nil {
-				b.e.log.Debug("remove a session's control group", "sandbox", b.id, "session", s.id, "err", err)
-			}
-		}
-		s.advance()
-	})
+	if idle {
+		b.e.spawn(s.clear)
+	}
+	s.advance()
+}
+
+// clear removes what is left of an ended session.
+func (s *session) clear() {
+	s.forget()
+	if s.group == nil {
+		return
+	}
+	if err := s.group.Remove(); err != nil {
+		s.b.e.log.Debug("remove a session's control group", "sandbox", s.b.id, "session", s.id, "err", err)
+	}
+}
+
+// forget lets dsec-init forget the ended session.
+func (s *session) forget() {
+	conn, _, err := s.b.channel()
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	var guest *wire.Error
+	if err := conn.CloseSession(ctx, s.id); err != nil && !errors.As(err, &guest) {
+		s.b.e.log.Debug("close a session", "sandbox", s.b.id, "session", s.id, "err", err)
+	}
 }
 
 // endSessions ends all sessions with the sandbox. b.mu is held.

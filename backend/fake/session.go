@@ -57,9 +57,10 @@ func (m *Machine) newState(user, cwd string) (*shellState, *wire.Error) {
 		user = m.spec.User
 	}
 	switch user {
-	case "":
+	case "", "root", "0":
 		user = "root"
-	case "root", "0", "nobody", "65534":
+	case "nobody", "65534":
+		user = "nobody"
 	default:
 		return nil, refuse(wire.CodeNoUser, "no user "+user)
 	}
