@@ -88,6 +88,7 @@ class WireServer:
 async def serving() -> AsyncIterator[WireServer]:
     """Run one on a free port."""
     wire = WireServer()
+    wire.on("NodeService/GetNode", answer({}))
     wire.on("LayerService/ListLayers", answer({}))
     tasks: set[asyncio.Task[None]] = set()
 
