@@ -11,6 +11,7 @@ import (
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
 	"github.com/opendsec/dsec/sandbox"
+	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -34,8 +35,9 @@ func (sb sandboxService) CreateSandbox(ctx context.Context, r *dsecv1.CreateSand
 		return nil, connectError(fmt.Errorf("create sandbox: count %d: %w: want 1 to %d", n, sandbox.ErrInvalid, maxCount))
 	}
 	req := &dsecv1.CreateResolvedRequest{Create: r, KeyId: keyOf(ctx).ID}
-	if r.GetSpec().GetBackend() != dsecv1.Backend_BACKEND_FAKE {
-		layers, cfg, err := sb.s.o.Catalogue.Resolve(ctx, r.GetSpec().GetEnvironment())
+	// The fake driver mounts nothing: it alone may do without an environment.
+	if env := r.GetSpec().GetEnvironment(); r.GetSpec().GetBackend() != dsecv1.Backend_BACKEND_FAKE || proto.Size(env) > 0 {
+		layers, cfg, err := sb.s.o.Catalogue.Resolve(ctx, env)
 		if err != nil {
 			return nil, connectError(err)
 		}

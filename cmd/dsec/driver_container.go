@@ -16,7 +16,7 @@ import (
 func init() { drivers[sandbox.BackendContainer] = startContainer }
 
 // layerStore is where a node of its own keeps layers.
-func layerStore(d stateDir) string { return d.path("store") }
+func layerStore(d stateDir) string { return d.path("layers") }
 
 // startContainer makes the container driver. Options: warm (shells kept ready), max (sandboxes at once), parallel
 // (shells being made at once), pool (bytes of a new writable-layer pool, like 8g), init (path of dsec-init).
