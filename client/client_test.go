@@ -169,8 +169,8 @@ func TestRunThroughCuts(t *testing.T) {
 	s := newService(t)
 	id := s.create(t)
 	c := s.client(t)
-	const lines = 20000
-	s.cut.every(func() int64 { return 200 + rand.Int64N(20000) })
+	const lines = 200_000
+	s.cut.every(func() int64 { return 500 + rand.Int64N(200_000) // above one piece of output, most of the time })
 	var out bytes.Buffer
 	started := 0
 	cmd, err := c.Run(t.Context(), client.Run{SandboxID: id, Spec: &dsecv1.CommandSpec{Shell: fmt.Sprintf("count %d", lines)},

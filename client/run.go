@@ -118,7 +118,7 @@ func (f *follower) attach(ctx context.Context) (eventStream, error) {
 
 func (f *follower) follow(ctx context.Context, open func(context.Context) (eventStream, error)) (*dsecv1.Command, error) {
 	for b := f.c.backoff(); ; {
-		before := f.next
+		next, id := f.next, f.id
 		cmd, err := f.once(ctx, open)
 		var own outputError
 		switch {
@@ -134,7 +134,7 @@ func (f *follower) follow(ctx context.Context, open func(context.Context) (event
 		if f.id != "" {
 			open = f.attach
 		}
-		if f.next > before {
+		if f.next > next || f.id != id {
 			b.progress()
 		}
 		if !b.wait(ctx) {

@@ -42,6 +42,9 @@ type Edge struct {
 // dialTimeout is long for a socket that exists and short for a person who waits.
 const dialTimeout = 2 * time.Second
 
+// uncompressed asks for plain answers.
+var uncompressed = connect.WithAcceptCompression("gzip", nil, nil)
+
 // newEdge makes the connections; none is opened yet.
 func newEdge(endpoint string) (*Edge, error) {
 	dial, base, err := dialer(endpoint)
@@ -50,9 +53,9 @@ func newEdge(endpoint string) (*Edge, error) {
 	}
 	e := &Edge{Endpoint: endpoint, base: base, dial: dial, transport: newTransport(dial)}
 	hc := &http.Client{Transport: e.transport}
-	e.Admin = dsecv1connect.NewEdgeServiceClient(hc, base)
-	e.Node = dsecv1connect.NewNodeServiceClient(hc, base)
-	e.Sandboxes = dsecv1connect.NewSandboxServiceClient(hc, base)
+	e.Admin = dsecv1connect.NewEdgeServiceClient(hc, base, uncompressed)
+	e.Node = dsecv1connect.NewNodeServiceClient(hc, base, uncompressed)
+	e.Sandboxes = dsecv1connect.NewSandboxServiceClient(hc, base, uncompressed)
 	return e, nil
 }
 

@@ -31,7 +31,7 @@ func newImporter(endpoint string) (*importer, error) {
 		return nil, fmt.Errorf("importer endpoint: %w", err)
 	}
 	hc := &http.Client{Transport: newTransport(dial)}
-	return &importer{base: base, http: hc, dial: dial, Layers: dsecv1connect.NewLayerServiceClient(hc, base)}, nil
+	return &importer{base: base, http: hc, dial: dial, Layers: dsecv1connect.NewLayerServiceClient(hc, base, uncompressed)}, nil
 }
 
 var errNoImporter = fmt.Errorf("import layer: %w: this service has no importer", sandbox.ErrUnsupported)

@@ -38,7 +38,7 @@ type edgeEnd struct {
 	srv    *http.Server
 
 	mu      sync.Mutex
-	headers []http.Header
+	header  http.Header
 	boxes   []*dsecv1.Sandbox // newest first
 	created *dsecv1.CreateResolvedRequest
 
@@ -47,14 +47,14 @@ type edgeEnd struct {
 	port    func(net.Conn)
 }
 
-func newEdgeEnd(t *testing.T, id sandbox.EdgeID) *edgeEnd {
+func newEdgeEnd(t testing.TB, id sandbox.EdgeID) *edgeEnd {
 	e := &edgeEnd{id: id, socket: filepath.Join(t.TempDir(), "e.sock"), release: make(chan struct{}), gone: make(chan struct{}, 1)}
 	e.start(t)
 	t.Cleanup(func() { e.srv.Close() })
 	return e
 }
 
-func (e *edgeEnd) start(t *testing.T) {
+func (e *edgeEnd) start(t testing.TB) {
 	ln, err := net.Listen("unix", e.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +75,7 @@ func (e *edgeEnd) start(t *testing.T) {
 	mux.HandleFunc("GET /v1/sandboxes/{id}/tcp/{port}", e.tcp)
 	e.srv = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		e.mu.Lock()
-		e.headers = append(e.headers, r.Header.Clone())
+		e.header = r.Header.Clone()
 		e.mu.Unlock()
 		mux.ServeHTTP(w, r)
 	})}
@@ -184,7 +184,7 @@ func (e *edgeEnd) StartCommand(ctx context.Context, r *dsecv1.StartCommandReques
 func (e *edgeEnd) lastHeader() http.Header {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.headers[len(e.headers)-1]
+	return e.header
 }
 
 // add puts n sandboxes on the edge.
@@ -217,7 +217,7 @@ type rig struct {
 	key   string
 }
 
-func newRig(t *testing.T, edgeIDs ...sandbox.EdgeID) *rig {
+func newRig(t testing.TB, edgeIDs ...sandbox.EdgeID) *rig {
 	ctx, cancel := context.WithCancel(context.Background())
 	dir := t.TempDir()
 	e, err := engine.Start(ctx, engine.Options{Dir: filepath.Join(dir, "d"), Socket: filepath.Join(dir, "s"), Log: quiet})

@@ -17,6 +17,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
+// minCompressed is the size from which an answer is worth compressing, bytes.
+const minCompressed = 32 << 10
+
 // Options of a Server.
 type Options struct {
 	// Edges are the endpoints of the edges: unix:///path or http://host:port.
@@ -78,7 +81,7 @@ func (s *Server) Run(ctx context.Context) {
 // Handler serves the API.
 func (s *Server) Handler() http.Handler {
 	api := http.NewServeMux()
-	opts := []connect.HandlerOption{connect.WithReadMaxBytes(maxMessage)}
+	opts := []connect.HandlerOption{connect.WithReadMaxBytes(maxMessage), connect.WithCompressMinBytes(minCompressed)}
 
 	path, sandboxes := dsecv1connect.NewSandboxServiceHandler(sandboxService{s: s}, opts...)
 	api.HandleFunc(path, s.forwardRPC)
