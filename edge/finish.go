@@ -152,6 +152,10 @@ func (b *box) diskFull() bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
+	if m, ok := inst.(sandbox.DiskMeter); ok {
+		full, err := m.DiskFull(ctx)
+		return err == nil && full
+	}
 	s, err := inst.Stats(ctx)
 	if err != nil || s.DiskLimitBytes <= 0 {
 		return false

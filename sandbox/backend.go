@@ -63,6 +63,12 @@ type Instance interface {
 	Destroy(ctx context.Context) error
 }
 
+// DiskMeter is an optional ability of an Instance: telling at once, not as last accounted, whether its disk has no
+// room left.
+type DiskMeter interface {
+	DiskFull(ctx context.Context) (bool, error)
+}
+
 // Group is the control group of one command: its whole process tree, whatever it does to hide.
 type Group interface {
 	// Files are handed to dsec-init with the start request, in the order that guest/wire documents:

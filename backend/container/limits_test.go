@@ -66,10 +66,25 @@ func TestForkBomb(t *testing.T) {
 func TestDiskLimit(t *testing.T) {
 	b := newBed(t, nil)
 	neighbour := connect(t, b.create(nil))
-	c := connect(t, b.create(nil))
+	i := b.create(nil)
+	c := connect(t, i)
+	full := func() bool {
+		t.Helper()
+		f, err := i.(*instance).DiskFull(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	if full() {
+		t.Fatal("full from the start")
+	}
 	out, e := c.run("dd if=/dev/zero of=/big bs=1M count=200 conv=fsync 2>&1; dd if=/dev/zero of=/tmp/big bs=1M count=100 2>&1; sync; echo done")
 	if e.Code != 0 || !strings.Contains(out, "quota exceeded") && !strings.Contains(out, "No space left") {
 		t.Fatalf("filling the disk: %+v\n%s", e, out)
+	}
+	if !full() {
+		t.Fatal("the layer does not count as full")
 	}
 	neighbour.must("dd if=/dev/zero of=/mine bs=1M count=10 2>&1 && rm /mine")
 	c.must("rm -f /big /tmp/big && echo again > /small")

@@ -16,6 +16,16 @@ type Options struct {
 	CreateTime time.Duration
 	// Fail, when set, is asked before each creation; what it returns fails it.
 	Fail func(spec *sandbox.Spec) error
+	// Hook, when set, is asked before "recover", "connect", "pause", "resume" and "destroy"; what it returns
+	// fails them.
+	Hook func(operation string, id sandbox.ID) error
+}
+
+func (b *Backend) hook(operation string, id sandbox.ID) error {
+	if b.opt.Hook == nil {
+		return nil
+	}
+	return b.opt.Hook(operation, id)
 }
 
 // Backend makes machines and is the world they live in.
@@ -66,6 +76,9 @@ func (b *Backend) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Insta
 
 // Recover implements sandbox.Backend.
 func (b *Backend) Recover(_ context.Context, id sandbox.ID, _ []byte) (sandbox.Instance, error) {
+	if err := b.hook("recover", id); err != nil {
+		return nil, err
+	}
 	if m := b.Machine(id); m != nil {
 		return m, nil
 	}

@@ -52,6 +52,9 @@ func (m *Machine) Handle() []byte { return []byte(m.id) }
 
 // Connect implements sandbox.Instance.
 func (m *Machine) Connect(ctx context.Context) (*aether.Conn, error) {
+	if err := m.b.hook("connect", m.id); err != nil {
+		return nil, err
+	}
 	m.mu.Lock()
 	if m.dead {
 		m.mu.Unlock()
@@ -84,12 +87,15 @@ func (m *Machine) OpenGroup(string) (sandbox.Group, error) {
 }
 
 // Pause implements sandbox.Instance.
-func (m *Machine) Pause(context.Context) error { return m.setPaused(true) }
+func (m *Machine) Pause(context.Context) error { return m.setPaused("pause", true) }
 
 // Resume implements sandbox.Instance.
-func (m *Machine) Resume(context.Context) error { return m.setPaused(false) }
+func (m *Machine) Resume(context.Context) error { return m.setPaused("resume", false) }
 
-func (m *Machine) setPaused(v bool) error {
+func (m *Machine) setPaused(operation string, v bool) error {
+	if err := m.b.hook(operation, m.id); err != nil {
+		return err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.dead {
@@ -141,6 +147,9 @@ func (m *Machine) End() *sandbox.Failure {
 
 // Destroy implements sandbox.Instance.
 func (m *Machine) Destroy(context.Context) error {
+	if err := m.b.hook("destroy", m.id); err != nil {
+		return err
+	}
 	m.finish(nil)
 	m.b.mu.Lock()
 	if m.b.machines[m.id] == m {

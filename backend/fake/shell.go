@@ -236,10 +236,16 @@ func (s *shell) count(args []string) int32 {
 	if len(args) > 1 {
 		pause, _ = strconv.ParseFloat(args[1], 64)
 	}
+	var lines strings.Builder
 	for i := 1; i <= n; i++ {
-		if s.print(fmt.Sprintln(i)) != 0 || pause > 0 && !s.wait(time.Duration(pause*float64(time.Second))) {
+		fmt.Fprintln(&lines, i)
+		if pause == 0 && i < n && lines.Len() < 4096 {
+			continue // as a pipe would gather them
+		}
+		if s.print(lines.String()) != 0 || pause > 0 && !s.wait(time.Duration(pause*float64(time.Second))) {
 			return 137
 		}
+		lines.Reset()
 	}
 	return 0
 }

@@ -50,7 +50,7 @@ func (p *Pool) Find(name string) (*Layer, error) {
 // Limit sets how many bytes it may hold.
 func (l *Layer) Limit(bytes int64) error { return linux.QuotaLimit(l.pool.root, l.ID, bytes) }
 
-// Usage returns the bytes it holds, as last accounted (writes of the last 30 s may be missing).
+// Usage returns the bytes it holds, as last accounted: writes of the last 5 s may be missing.
 func (l *Layer) Usage() (int64, error) { return linux.QuotaUsage(l.pool.uuid, l.ID) }
 
 // Mount returns a detached mount of the subvolume with the id mapping of a user namespace.
@@ -63,3 +63,20 @@ func (l *Layer) Open() (*os.File, error) { return linux.OpenDirAt(l.pool.root, l
 
 // LimitBytes returns the limit; 0 = none.
 func (l *Layer) LimitBytes() (int64, error) { return linux.QuotaMax(l.pool.uuid, l.ID) }
+
+// probeSize is how much room a layer that is not full has.
+const probeSize = 128 << 10
+
+// Full tells whether the layer has no room left, exactly: by asking for some beside its upper directory.
+func (l *Layer) Full() (bool, error) {
+	dir, err := linux.OpenDirAt(l.pool.root, l.Name)
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+	full, err := linux.ProbeRoom(dir, probeSize)
+	if err != nil {
+		return false, fmt.Errorf("probe writable layer %s: %w", l.Name, err)
+	}
+	return full, nil
+}

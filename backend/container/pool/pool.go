@@ -77,7 +77,8 @@ func mount(ctx context.Context, cfg Config) (*os.File, error) {
 	}
 	defer dev.Close() // the mount keeps it
 	return linux.NewMount("btrfs", linux.NoDev|linux.NoAtime,
-		linux.Option{Key: "source", Value: dev.Name()}, linux.Option{Key: "nodiscard", Flag: true})
+		linux.Option{Key: "source", Value: dev.Name()}, linux.Option{Key: "nodiscard", Flag: true},
+		linux.Option{Key: "commit", Value: "5"}) // usage is accounted at commits: at most 5 s old
 }
 
 // format makes the file system in a temporary file and renames it: a crash leaves no half-made pool.
