@@ -10,7 +10,7 @@ import (
 
 // Memory of a process, in bytes, and its threads and descriptors.
 type Memory struct {
-	RSS, PSS, Private int64
+	RSS, PSS, Private, Anonymous int64
 	Threads, Files    int
 }
 
@@ -32,6 +32,8 @@ func (s *Shell) Memory(t testing.TB) Memory {
 			m.RSS = kb << 10
 		case "Pss:":
 			m.PSS = kb << 10
+		case "Anonymous:":
+			m.Anonymous = kb << 10
 		case "Private_Clean:", "Private_Dirty:":
 			m.Private += kb << 10
 		}

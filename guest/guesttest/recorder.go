@@ -155,10 +155,13 @@ func (r *Recorder) WaitSession(ctx context.Context, id string) (wire.Exit, error
 	return exit, err
 }
 
-// WaitClosed waits for the end of the connection.
-func (r *Recorder) WaitClosed(ctx context.Context) error {
-	_, err := r.Until(ctx, "", func(*Result) bool { return r.closed != nil })
-	return err
+// WaitClosed waits for the end of the connection and returns its reason.
+func (r *Recorder) WaitClosed(ctx context.Context) (reason, err error) {
+	_, err = r.Until(ctx, "", func(*Result) bool {
+		reason = r.closed
+		return reason != nil
+	})
+	return reason, err
 }
 
 // Forget drops what is known of a command.

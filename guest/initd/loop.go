@@ -49,6 +49,7 @@ type Init struct {
 	sessions map[string]*session
 	drains   []*outlet // discarded outputs of commands that have ended
 	trimmer  timer
+	busy     bool // since the trimmer's last look
 
 	outputMemory budget
 	streamMemory budget

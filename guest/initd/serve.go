@@ -20,6 +20,7 @@ func (i *Init) serve(c *conn, h wire.Header, p []byte, fds []int) {
 		i.greet(c, h, p)
 		return
 	}
+	i.worked()
 	var err error
 	switch h.Kind {
 	case wire.KindData, wire.KindCredit, wire.KindEnd, wire.KindReset:

@@ -27,6 +27,7 @@ type session struct {
 	booted  func(*wire.Error) // answers OpenSession
 	boot    timer
 	grace   timer
+	deaf    timer // the status pipe was closed
 
 	number  int      // of the statement that runs
 	current *command // that runs
@@ -149,8 +150,13 @@ func (s *session) readStatus() {
 		// (exec), which nobody gives statements any more either: that one may finish; or it closed the pipe and is
 		// of no use.
 		s.closeStatus()
-		if s.pid > 0 && s.listens() {
-			s.kill()
+		if s.pid > 0 {
+			// An exec closes one pipe after the other: look a moment later.
+			s.i.timers.set(&s.deaf, interruptGrace, func() {
+				if s.pid > 0 && s.listens() {
+					s.kill()
+				}
+			})
 		}
 	default:
 		s.reports.Feed(b[:n], s.report)
@@ -248,6 +254,7 @@ func (s *session) exited(ws unix.WaitStatus) {
 	}
 	s.i.timers.stop(&s.boot)
 	s.i.timers.stop(&s.grace)
+	s.i.timers.stop(&s.deaf)
 	s.script.close()
 	if s.status >= 0 {
 		s.readStatus() // a report may have come just before the end
@@ -289,6 +296,7 @@ func (s *session) close() {
 	s.i.timers.stop(&s.boot)
 	s.i.timers.stop(&s.grace)
 	s.closeStatus()
+	s.i.timers.stop(&s.deaf)
 	if s.script != nil {
 		s.script.close()
 	}

@@ -1,0 +1,239 @@
+package initd_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/opendsec/dsec/guest/aether"
+	"github.com/opendsec/dsec/guest/guesttest"
+	"github.com/opendsec/dsec/guest/wire"
+)
+
+// succeed drops the connection and continues on a new one as a successor does.
+func (b *box) succeed(polite bool) {
+	b.t.Helper()
+	if polite {
+		b.c.Close()
+		if reason, err := b.r.WaitClosed(b.ctx); !errors.Is(reason, aether.ErrClosed) || err != nil {
+			b.t.Error(reason, err)
+		}
+	}
+	c := b.Open()
+	if !polite {
+		// The older connection is closed by dsec-init.
+		if reason, err := b.r.WaitClosed(b.ctx); !errors.Is(reason, aether.ErrClosed) || err != nil {
+			b.t.Error(reason, err)
+		}
+	}
+	r := b.r.Follow(c)
+	list, err := c.List(b.ctx)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	c.Serve(r)
+	for _, s := range list {
+		res, _ := r.Until(b.ctx, s.ID, func(*guesttest.Result) bool { return true })
+		if err := c.Resume(b.ctx, s.ID, res.End); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	b.c, b.r = c, r
+}
+
+func TestReconnectLosesNothing(t *testing.T) {
+	b := newBox(t, nil)
+	const lines = 60000
+	ids := make([]string, 4)
+	for k := range ids {
+		ids[k] = b.start(wire.Start{Shell: fmt.Sprintf("seq %d; echo end >&2; exit %d", lines, k)})
+	}
+	for round := range 12 {
+		k := round % len(ids)
+		want := int64(round+1) * 10000
+		if _, err := b.r.Until(b.ctx, ids[k], func(r *guesttest.Result) bool { return r.End >= want || r.Ended }); err != nil {
+			t.Fatal(err)
+		}
+		b.succeed(round%2 == 0)
+	}
+	var want strings.Builder
+	for n := range lines {
+		fmt.Fprintln(&want, n+1)
+	}
+	for k, c := range ids {
+		res := b.wait(c)
+		if string(res.Bytes[wire.Stdout]) != want.String() || string(res.Bytes[wire.Stderr]) != "end\n" || res.Exit.Code != int32(k) {
+			t.Errorf("%+v: %d bytes, want %d", res.Exit, len(res.Bytes[wire.Stdout]), want.Len())
+		}
+	}
+	// The exit comes again until it is released, then never.
+	b.succeed(true)
+	b.wait(ids[0])
+	for _, c := range ids {
+		b.c.Release(c)
+	}
+	b.sh("true")
+	l, err := b.c.List(b.ctx)
+	if err != nil || len(l) > 1 {
+		t.Errorf("%v %v", l, err)
+	}
+}
+
+func TestCommandsRunWithoutAnEdge(t *testing.T) {
+	b := newBox(t, nil)
+	c := b.start(wire.Start{Shell: "read x; seq 3; exit 5", Stdin: true})
+	if err := b.c.Input(b.ctx, c, []byte("go\n"), false); err != nil {
+		t.Fatal(err)
+	}
+	s := b.session()
+	w, err := b.c.OpenWrite(b.ctx, &wire.OpenWrite{Path: "/root/half"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(w, "half")
+	b.succeed(true)
+	if res := b.wait(c); string(res.All) != "1\n2\n3\n" || res.Exit.Code != 5 {
+		t.Errorf("%+v %q", res.Exit, res.All)
+	}
+	// The session lives on; the file that was being written does not.
+	if res := b.in(s, "echo still"); string(res.All) != "still\n" {
+		t.Errorf("%+v %q", res.Exit, res.All)
+	}
+	b.eventually("ls -A /root | grep -E 'half|dsec-' | wc -l", "0\n")
+	if _, err := io.WriteString(w, "more"); err == nil {
+		t.Error("a stream survived its connection")
+	}
+	// A session that ended while nobody listened is reported.
+	d := b.start(wire.Start{Session: s, Shell: "sleep 0.2; exit 6"})
+	b.succeed(true)
+	if exit, err := b.r.WaitSession(b.ctx, s); err != nil || exit.Code != 6 {
+		t.Errorf("%+v %v", exit, err)
+	}
+	if res := b.wait(d); !res.Exit.SessionEnded || res.Exit.Code != 6 {
+		t.Errorf("%+v", res.Exit)
+	}
+}
+
+func TestStaleEdgeLoses(t *testing.T) {
+	b := newBox(t, nil)
+	b.succeed(false)
+	nc, err := net.Dial("unix", b.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = aether.Open(b.ctx, nc, 1)
+	b.wantCode(err, wire.CodeWrongState)
+	b.sh("true")
+	// A second claim is refused.
+	root, _ := guesttest.Root(t)
+	b.wantCode(b.c.Claim(b.ctx, &wire.Claim{}, root), wire.CodeWrongState)
+	// So are commands and files before the first.
+	s := guesttest.Spawn(t, guesttest.Options{})
+	c := s.Open()
+	c.Serve(guesttest.NewRecorder(c))
+	_, err = c.Start(b.ctx, &wire.Start{ID: "x", Shell: "true"}, nil)
+	b.wantCode(err, wire.CodeWrongState)
+	_, err = c.Stat(b.ctx, "/", "", true)
+	b.wantCode(err, wire.CodeWrongState)
+	b.wantCode(c.OpenSession(b.ctx, &wire.OpenSession{ID: "s"}, nil), wire.CodeWrongState)
+}
+
+// TestHostileEdge: a peer that breaks the protocol loses its connection, and nobody else anything.
+func TestHostileEdge(t *testing.T) {
+	b := newBox(t, nil)
+	frame := func(kind wire.Kind, id uint32, payload string) []byte {
+		f, at := wire.Begin(nil, kind, id)
+		return wire.Finish(append(f, payload...), at)
+	}
+	for name, bytes := range map[string][]byte{
+		"no hello":   frame(wire.KindList, 1, ""),
+		"garbage":    []byte(strings.Repeat("\xff", 64)),
+		"zero":       make([]byte, 64),
+		"huge":       {0xff, 0xff, 0xff, 0x7f, 1, 0, 0, 0, 0, 0, 0, 0},
+		"bad hello":  frame(wire.KindHello, 1, "\xff"),
+		"false fds":  {8, 0, 0, 0, byte(wire.KindHello), 1, 0, 0, 1, 0, 0, 0},
+		"old hello":  frame(wire.KindHello, 1, "\x09\x01"),
+		"reply kind": frame(wire.KindReply, 1, ""),
+	} {
+		nc, err := net.Dial("unix", b.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := nc.Write(bytes); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, nc); err != nil && !strings.Contains(err.Error(), "reset") {
+			t.Errorf("%s: %v", name, err)
+		}
+		nc.Close()
+	}
+	// Many that say nothing displace each other, not the edge.
+	for range 50 {
+		nc, err := net.Dial("unix", b.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+	}
+	b.sh("true")
+}
+
+func TestTenThousandCommands(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long")
+	}
+	b := newBox(t, nil)
+	var early guesttest.Memory
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	b.ctx = ctx
+	for n := range 10000 {
+		b.run(wire.Start{Shell: "echo x"})
+		if n == 2000 {
+			early = b.Memory(t)
+		}
+	}
+	late := b.Memory(t)
+	t.Logf("%+v, then %+v", early, late)
+	if late.Anonymous > early.Anonymous+512<<10 || late.Files != early.Files || late.Threads > early.Threads+2 {
+		t.Error("it grows")
+	}
+}
+
+func TestManyAtOnce(t *testing.T) {
+	b := newBox(t, nil)
+	var ids []string
+	refused := 0
+	for range 1100 {
+		s := wire.Start{ID: id(), Argv: []string{"sleep", "1000"}}
+		if _, err := b.c.Start(b.ctx, &s, nil); code(err) == wire.CodeExhausted {
+			refused++
+		} else if err != nil {
+			t.Fatal(err)
+		} else {
+			ids = append(ids, s.ID)
+		}
+	}
+	if len(ids) != 1024 || refused != 76 {
+		t.Errorf("%d started, %d refused", len(ids), refused)
+	}
+	l, err := b.c.List(b.ctx)
+	if err != nil || len(l) != 1024 {
+		t.Error(len(l), err)
+	}
+	t.Logf("%+v", b.Memory(t))
+	for _, c := range ids {
+		if err := b.c.Signal(b.ctx, c, 9, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range ids {
+		b.wait(c)
+		b.c.Release(c)
+	}
+	b.sh("true")
+}
