@@ -378,3 +378,19 @@ func TestRefused(t *testing.T) {
 		t.Errorf("a whiteout is allowed: %v", err)
 	}
 }
+
+// The kernel mounts an image whose blob it was not told of. Its data must then be unreadable, not wrong.
+func TestWithoutItsBlobDataIsUnreadable(t *testing.T) {
+	b := newBuilder(5)
+	root := &erofs.Inode{Mode: erofs.TypeDir | 0o755}
+	for n := range 50 {
+		root.Entries = append(root.Entries, erofs.Dirent{Name: fmt.Sprintf("%02d", n), Inode: b.file(b.bytes(1+n*3000), false)})
+	}
+	meta, _ := b.write(t, root)
+	dir := layertest.Mount(t, meta, "")
+	for _, e := range root.Entries {
+		if got, err := os.ReadFile(filepath.Join(dir, e.Name)); err == nil {
+			t.Errorf("%s: read %d bytes", e.Name, len(got))
+		}
+	}
+}
