@@ -225,7 +225,7 @@ async def test_creations_tell_each_outcome(wire: WireServer, client: DSecClient)
     wire.on(path, answer({"results": [{"error": {"code": "unimplemented", "message": "no networks yet"}}]}))
     with pytest.raises(Unsupported, match="no networks yet"):
         await client.run_container(ARGS)
-    wire.on(path, refuse("aborted", "the key was used with another body", 409))
+    wire.on(path, refuse("aborted", "a conflict", 409))
     with pytest.raises(Conflict):
         await client.run_container(ARGS, idempotency_key="k")
     with pytest.raises(InvalidArgument):

@@ -182,8 +182,10 @@ async def test_unknown_commands(sandbox: Sandbox) -> None:
 
 
 async def test_cancelling_stops_the_waiting_only(sandbox: Sandbox) -> None:
-    task = asyncio.create_task(sandbox.run_shell("read x < /tmp/gate; echo done", tag="gate", operation_id="gate"))
-    await sandbox.run_shell("mkfifo /tmp/gate; while ! pgrep -f 'read x' >/dev/null; do sleep 0.05; done")
+    await sandbox.run_shell("mkfifo /tmp/up /tmp/gate", check=True)
+    waits = "echo up > /tmp/up; read x < /tmp/gate; echo done"
+    task = asyncio.create_task(sandbox.run_shell(waits, tag="gate"))
+    await sandbox.run_shell("read x < /tmp/up", timeout=30, check=True)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -129,7 +129,7 @@ class DSecClient:
 
         ``timeout``: seconds that creation may take; the node itself gives up then. ``labels`` are added to those of
         args. ``idempotency_key``: the same key with the same arguments returns the same sandbox, with others raises
-        Conflict; one is drawn when none is given, so that a broken connection makes no second sandbox.
+        AlreadyExists; one is drawn when none is given, so that a broken connection makes no second sandbox.
 
         Raises ResourceExhausted when there is no room (nothing was made: wait, and try again), NotFound for an
         unknown image, Unsupported with the reason for what the node cannot do. Where ``error.failure`` is set, it says

@@ -65,12 +65,14 @@ class NotFound(DSecError):
 
 
 class AlreadyExists(DSecError):
+    """It is there already; of a creation: its idempotency key was used before with other arguments."""
+
     code = "already_exists"
     default_blame = Blame.USER
 
 
 class Conflict(DSecError):
-    """The same idempotency key or operation id was used with another body."""
+    """Something else changed the same thing at the same time."""
 
     code = "aborted"
     default_blame = Blame.USER

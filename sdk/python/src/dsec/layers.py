@@ -57,7 +57,8 @@ class Layers:
             async with aclosing(self._t.stream("LayerService/ImportLayer", body, idle=None)) as messages:
                 return await _result(messages, progress)
 
-        return await self._t.retrying(once, safe=True, timeout=math.inf, what=f"import {ref}")
+        # "unavailable" is the registry's as often as ours: said at once, not after waiting for it.
+        return await self._t.retrying(once, safe=False, timeout=math.inf, what=f"import {ref}")
 
     async def upload_layer(
         self,
