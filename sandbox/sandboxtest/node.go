@@ -37,7 +37,7 @@ type Factory struct {
 }
 
 // Timeout bounds every wait of the suite.
-const Timeout = time.Minute
+const Timeout = 3 * time.Minute
 
 // EdgeID is the id of the suite's edges.
 const EdgeID sandbox.EdgeID = "test"
