@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/opendsec/dsec/cluster/engine"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -73,7 +74,7 @@ func (s *Store) askEngine(ctx context.Context, id string) (Key, error) {
 	default:
 		return Key{}, fmt.Errorf("check API key %s: %w: too many unknown keys at once; try again", id, sandbox.ErrUnavailable)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, engine.CallTimeout)
 	defer cancel()
 	k, _, err := s.get(ctx, id)
 	if errors.Is(err, sandbox.ErrNotFound) {
@@ -88,7 +89,7 @@ func (s *Store) waitReady(ctx context.Context) error {
 		return nil
 	default:
 	}
-	t := time.NewTimer(callTimeout)
+	t := time.NewTimer(engine.CallTimeout)
 	defer t.Stop()
 	select {
 	case <-s.ready:

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/opendsec/dsec/cluster/engine"
 	"github.com/opendsec/dsec/sandbox"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -59,7 +60,7 @@ func (s *Store) signingKey(ctx context.Context) ([]byte, error) {
 	if s.sign != nil {
 		return s.sign, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, engine.CallTimeout)
 	defer cancel()
 	fresh := make([]byte, 32)
 	_, _ = rand.Read(fresh)

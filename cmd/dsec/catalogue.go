@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/opendsec/dsec/cluster/apiserver"
@@ -12,6 +13,7 @@ import (
 const cataloguePrefix = "/dsec/catalogue/"
 
 // newCatalogue gives the API server the catalogue of layers.
-func newCatalogue(etcd *clientv3.Client) apiserver.Catalogue {
-	return environment.New(environment.NewEtcd(etcd, cataloguePrefix), time.Now)
+func newCatalogue(etcd *clientv3.Client, log *slog.Logger) *apiserver.ResolveCache {
+	c := environment.New(environment.NewEtcd(etcd, cataloguePrefix), time.Now)
+	return apiserver.NewResolveCache(c, etcd, cataloguePrefix, log)
 }

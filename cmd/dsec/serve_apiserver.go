@@ -40,8 +40,9 @@ func serveAPIServer(ctx context.Context, f *serveFlags, d stateDir, log *slog.Lo
 		return err
 	}
 	defer etcd.Close()
+	catalogue := newCatalogue(etcd, log)
 	s, err := apiserver.New(apiserver.Options{
-		Edges: edges, Importer: importer, Keys: iam.New(etcd, iam.Options{Log: log}), Catalogue: newCatalogue(etcd),
+		Edges: edges, Importer: importer, Keys: iam.New(etcd, iam.Options{Log: log}), Catalogue: catalogue,
 		PortsURL: "http://" + ports.Addr().String(), Version: buildVersion(), Log: log,
 	})
 	if err != nil {
@@ -50,6 +51,7 @@ func serveAPIServer(ctx context.Context, f *serveFlags, d stateDir, log *slog.Lo
 	log.Info("serves", "api", api.Addr().String(), "ports", ports.Addr().String())
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { s.Run(ctx); return nil })
+	g.Go(func() error { catalogue.Run(ctx); return nil })
 	g.Go(func() error { return apiserver.Serve(ctx, api, s.Handler(), log) })
 	g.Go(func() error { return apiserver.Serve(ctx, ports, s.Ports(), log) })
 	return g.Wait()
