@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,10 +43,8 @@ class Node:
         node.dsec("up", "--listen", "127.0.0.1:0", "--ports-listen", "127.0.0.1:0", "--no-user-config", "--detach")
         config = json.loads((state / "client.json").read_text())
         node.url, node.key = config["url"], config["key"]
-        layout = state / "run" / "cgroups.json"
-        if layout.exists():
-            o = json.loads(layout.read_text())
-            node.groups = [Path(p) for p in (o.get("V2"), *(o.get("V1") or {}).values()) if p]
+        o = json.loads((state / "run" / "cgroups.json").read_text())
+        node.groups = [Path(p) for p in (o["v2"], *o.get("v1", {}).values()) if p]
         return node
 
     def import_base(self) -> None:
@@ -55,6 +54,13 @@ class Node:
         ).stdout.strip()
         with DSecClient(self.url, self.key) as client:
             client.layers.upload_layer(tar, "base", BASE)
+
+    def kill(self, *roles: str) -> None:
+        """End roles of the node without warning; it starts them again."""
+        up = json.loads((self.state / "run" / "up.json").read_text())
+        for role in up["roles"]:
+            if role["name"] in roles:
+                os.kill(role["pid"], signal.SIGKILL)
 
     def stop(self) -> list[str]:
         """End the node and return what it left behind."""

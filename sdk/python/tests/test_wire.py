@@ -178,4 +178,5 @@ def test_answers_of_something_in_between() -> None:
     e = wire_errors.from_response(502, b"<html>bad gateway</html>")
     assert isinstance(e, Unavailable)
     assert "bad gateway" in e.message
+    assert isinstance(wire_errors.from_response(499, b'{"code":"canceled","message":"reset"}'), Unavailable)
     assert wire_errors.from_response(418, b"\xff").code == "unknown"
