@@ -9,7 +9,7 @@ GO ?= go
 BUF_VERSION := 1.75.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: all build deps demo test test-all test-go test-python vet generate bench clean
+.PHONY: all build deps demo test test-all test-go test-python test-kernel vet generate bench clean
 
 all: build
 
@@ -42,6 +42,12 @@ test-python:
 # The race detector and what is slow.
 test-all: test
 	$(GO) test -race -p 1 -timeout 40m ./...
+
+# The container backend on Debian's kernel: pure cgroup v2, AppArmor, under QEMU. PACKAGES="./backend/container" and
+# ARGS="-run TestX -v" narrow it. Installs what it needs; downloads and images are kept in DSEC_CACHE.
+test-kernel:
+	@hack/deps.sh kernel
+	$(GO) run ./internal/testkit/kernel/run $(ARGS) $(PACKAGES)
 
 generate:
 	@mkdir -p $(DSEC_CACHE)/tools && cd $(DSEC_CACHE)/tools && npm install --silent --no-fund --no-audit @bufbuild/buf@$(BUF_VERSION)

@@ -14,6 +14,12 @@ if [ "${1:-}" = bench ]; then
 	have ctr        || need+=(containerd)
 	have bwrap      || need+=(bubblewrap)
 fi
+if [ "${1:-}" = kernel ]; then
+	have qemu-system-x86_64 || need+=(qemu-system-x86)
+	have mke2fs     || need+=(e2fsprogs)
+	have xz         || need+=(xz-utils)
+	[ -f /usr/share/keyrings/debian-archive-keyring.gpg ] || need+=(debian-archive-keyring)
+fi
 if [ "${#need[@]}" -gt 0 ]; then
 	if [ "$(id -u)" != 0 ]; then
 		echo "root is needed to install: ${need[*]}" >&2

@@ -1,0 +1,112 @@
+package kernel
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// commandLine of the kernel: what Debian 13 has by default (cgroup v2 alone, AppArmor), a console, no waiting.
+const commandLine = "console=ttyS0 panic=-1 quiet loglevel=5 apparmor=1 security=apparmor"
+
+// machine is what QEMU is started with.
+type machine struct {
+	kernel, initrd, root, tests, layers string
+	console, channel                    string // files that the two are written to
+	memory                              string
+	cpus                                int
+	kvm                                 bool
+}
+
+// args are QEMU's arguments.
+func (m *machine) args() []string {
+	accel := "tcg,thread=multi"
+	if m.kvm {
+		accel = "kvm"
+	}
+	a := []string{"-M", "q35", "-accel", accel, "-cpu", "max", "-smp", strconv.Itoa(m.cpus), "-m", m.memory,
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-chardev", "file,id=console,path=" + m.console, "-serial", "chardev:console",
+		"-chardev", "pipe,id=channel,path=" + m.channel,
+		"-device", "virtio-serial-pci", "-device", "virtconsole,chardev=channel",
+		"-kernel", m.kernel, "-initrd", m.initrd, "-append", commandLine}
+	for i, d := range []string{m.root, m.tests, m.layers} {
+		id := "d" + strconv.Itoa(i)
+		// snapshot: what the machine writes is thrown away.
+		a = append(a, "-drive", "if=none,format=raw,cache=unsafe,snapshot=on,id="+id+",file="+d,
+			"-device", "virtio-blk-pci,drive="+id)
+	}
+	return a
+}
+
+// HaveKVM tells whether the processor's virtualization can be used. Some hosts have the device without it: a
+// machine would start there and never get anywhere.
+func HaveKVM() bool {
+	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	f.Close()
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if name, flags, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "flags" {
+			flags = " " + strings.TrimSpace(flags) + " "
+			return strings.Contains(flags, " vmx ") || strings.Contains(flags, " svm ")
+		}
+	}
+	return false
+}
+
+// boot runs the machine until it powers off, ctx ends or tell says no; tell gets each line of the channel.
+func (m *machine) boot(ctx context.Context, dir string, tell func(line string)) error {
+	m.console, m.channel = filepath.Join(dir, "console"), filepath.Join(dir, "channel")
+	// QEMU wants a pair of pipes; nothing is written to the first.
+	for _, end := range []string{".in", ".out"} {
+		if err := syscall.Mkfifo(m.channel+end, 0o600); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// Both ends are held open here, so that neither we nor QEMU wait for the other to open them.
+	in, err := os.OpenFile(m.channel+".in", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(m.channel+".out", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	var errs strings.Builder
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", m.args()...)
+	cmd.Stderr = &errs
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		out.Close()
+		return fmt.Errorf("start QEMU: %w", err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		lines(out, tell)
+	}()
+	err = cmd.Wait()
+	// What QEMU wrote last is still in the pipe: a line of ours after it ends the reading.
+	_, _ = io.WriteString(out, "\n"+endOfChannel+"\n")
+	<-done
+	out.Close()
+	if err != nil {
+		return fmt.Errorf("QEMU: %w\n%s", err, strings.TrimSpace(errs.String()))
+	}
+	return nil
+}

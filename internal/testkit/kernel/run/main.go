@@ -1,0 +1,70 @@
+// Command run runs tests on Debian's kernel under QEMU:
+//
+//	go run ./internal/testkit/kernel/run [flags] [packages]
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/opendsec/dsec/internal/testkit"
+	"github.com/opendsec/dsec/internal/testkit/kernel"
+)
+
+func main() {
+	o := &kernel.Options{Cache: filepath.Join(testkit.Cache(), "kernel"), Log: func(f string, a ...any) { fmt.Fprintf(os.Stderr, "test-kernel: "+f+"\n", a...) }}
+	flag.StringVar(&o.Suite, "suite", os.Getenv("DSEC_KERNEL_SUITE"), "Debian `suite` of the kernel (default trixie)")
+	flag.StringVar(&o.Package, "package", os.Getenv("DSEC_KERNEL_PACKAGE"), "meta-package of the kernel (default linux-image-cloud-amd64)")
+	flag.StringVar(&o.Mirror, "mirror", os.Getenv("DSEC_DEBIAN_MIRROR"), "Debian `mirror`")
+	flag.BoolVar(&o.Update, "update", false, "look for a newer kernel than the one in the cache")
+	flag.StringVar(&o.Memory, "memory", "", "of the machine (default 4G)")
+	flag.IntVar(&o.CPUs, "cpus", 0, "of the machine (default 2)")
+	run := flag.String("run", "", "run only tests that match the `pattern`")
+	verbose := flag.Bool("v", false, "show all output as it comes")
+	deadline := flag.Duration("deadline", 45*time.Minute, "for all of it")
+	flag.Parse()
+	packages := flag.Args()
+	if len(packages) == 0 {
+		packages = kernel.Packages
+	}
+	code, err := tests(o, packages, *run, *verbose, *deadline)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "test-kernel:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func tests(o *kernel.Options, packages []string, run string, verbose bool, deadline time.Duration) (int, error) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, deadline)
+	defer cancel()
+	var err error
+	if o.Source, err = os.Getwd(); err != nil {
+		return 1, err
+	}
+	start := time.Now()
+	rep, err := kernel.Run(ctx, o, packages, run, func(line string) {
+		if m, ok := strings.CutPrefix(line, kernel.Marker); ok {
+			fmt.Printf("%7.1fs %s\n", time.Since(start).Seconds(), m)
+		} else if verbose || strings.HasPrefix(strings.TrimSpace(line), "--- ") {
+			fmt.Println(line)
+		}
+	})
+	if rep != nil {
+		rep.Print(os.Stdout)
+		fmt.Printf("Linux %s, %.0f s in all\n", rep.Kernel, time.Since(start).Seconds())
+	}
+	if err != nil || !rep.OK() {
+		return 1, err
+	}
+	return 0, nil
+}
