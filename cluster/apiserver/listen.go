@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -15,6 +16,7 @@ import (
 const (
 	// maxConnections of one listener; more wait in the kernel's queue.
 	maxConnections = 16384
+	minConnections = 64
 	// drain is how long requests in flight may go on once the server is asked to stop. Streams do not end by
 	// themselves: they are cut then, and clients attach again.
 	drain = 3 * time.Second
@@ -35,7 +37,7 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, l *slog.Logger)
 	srv.Protocols.SetHTTP1(true)
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(netutil.LimitListener(ln, maxConnections)) }()
+	go func() { ended <- srv.Serve(netutil.LimitListener(ln, connections())) }()
 	select {
 	case err := <-ended:
 		return fmt.Errorf("serve on %s: %w", ln.Addr(), err)
@@ -50,4 +52,14 @@ func Serve(ctx context.Context, ln net.Listener, h http.Handler, l *slog.Logger)
 		return fmt.Errorf("serve on %s: %w", ln.Addr(), err)
 	}
 	return nil
+}
+
+// connections is how many one listener may have: each may take two descriptors (its own and one to an edge), and
+// there are two listeners.
+func connections() int {
+	var l syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
+		return minConnections
+	}
+	return int(max(minConnections, min(maxConnections, l.Cur/5)))
 }

@@ -50,14 +50,13 @@ stderr). Ctrl-C sends SIGINT to the command; a second one kills its whole tree.`
 				fmt.Fprintln(cmd.OutOrStdout(), started.GetId())
 				return nil
 			}
-			done, err := interruptible(cmd, c, args[0], spec, cf.interactive, cf.tty)
+			io := newCollected(cmd)
+			done, err := interruptible(cmd, c, args[0], spec, cf.interactive, cf.tty, io)
 			if err != nil {
 				return err
 			}
-			if wantJSON(cmd) {
-				if err := printProto(cmd.ErrOrStderr(), done); err != nil {
-					return err
-				}
+			if err := io.print(done); err != nil {
+				return err
 			}
 			return exitOf(cmd.ErrOrStderr(), done)
 		},
@@ -70,7 +69,7 @@ stderr). Ctrl-C sends SIGINT to the command; a second one kills its whole tree.`
 }
 
 // interruptible runs an attached command and passes the first interrupt on to it.
-func interruptible(cmd *cobra.Command, c *client.Client, id string, spec *dsecv1.CommandSpec, interactive, tty bool) (*dsecv1.Command, error) {
+func interruptible(cmd *cobra.Command, c *client.Client, id string, spec *dsecv1.CommandSpec, interactive, tty bool, io *collected) (*dsecv1.Command, error) {
 	user := cmd.Context()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(user))
 	defer cancel()
@@ -97,7 +96,7 @@ func interruptible(cmd *cobra.Command, c *client.Client, id string, spec *dsecv1
 		mu.Lock()
 		commandID = cmd.GetId()
 		mu.Unlock()
-	}}, interactive, tty, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}}, interactive, tty, io.passOut, io.passErr)
 	if err != nil && user.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil, &exitError{code: 130}
 	}

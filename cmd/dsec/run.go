@@ -80,17 +80,16 @@ func runOnce(cmd *cobra.Command, c *client.Client, spec *dsecv1.SandboxSpec, com
 			}
 		}()
 	}
-	done, err := attached(ctx, c, client.Run{SandboxID: id, Spec: command}, cf.interactive, cf.tty, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	io := newCollected(cmd)
+	done, err := attached(ctx, c, client.Run{SandboxID: id, Spec: command}, cf.interactive, cf.tty, io.passOut, io.passErr)
 	if ctx.Err() != nil {
 		return &exitError{code: 130}
 	}
 	if err != nil {
 		return infra(err)
 	}
-	if wantJSON(cmd) {
-		if err := printProto(cmd.ErrOrStderr(), done); err != nil {
-			return err
-		}
+	if err := io.print(done); err != nil {
+		return err
 	}
 	return exitOf(cmd.ErrOrStderr(), done)
 }

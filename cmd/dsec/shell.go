@@ -29,7 +29,7 @@ says:  echo 'make test' | dsec shell ID`,
 				return infra(err)
 			}
 			defer c.Close()
-			done, err := interruptible(cmd, c, args[0], spec, true, tty)
+			done, err := interruptible(cmd, c, args[0], spec, true, tty, newCollected(cmd))
 			if err != nil {
 				return err
 			}

@@ -29,7 +29,11 @@ import (
 type stateDir string
 
 func stateFlag(cmd *cobra.Command, d *string) {
-	cmd.Flags().StringVar(d, "state", client.DefaultStateDir, "state `directory` of the node")
+	def := client.DefaultStateDir
+	if v := os.Getenv("DSEC_STATE"); v != "" {
+		def = v
+	}
+	cmd.Flags().StringVar(d, "state", def, "state `directory` of the node (DSEC_STATE)")
 }
 
 func (d stateDir) path(parts ...string) string {

@@ -217,7 +217,7 @@ End it with: dsec down%s
 
 // stateHint is the flag that other verbs need for a state directory that is not the default.
 func stateHint(d stateDir) string {
-	if string(d) == client.DefaultStateDir {
+	if string(d) == client.DefaultStateDir || string(d) == os.Getenv("DSEC_STATE") {
 		return ""
 	}
 	return " --state " + string(d)
