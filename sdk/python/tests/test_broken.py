@@ -202,6 +202,21 @@ async def test_creation_is_repeated_with_the_same_key(wire: WireServer, client: 
     assert first["spec"]["labels"] == {"job": "1"}
 
 
+async def test_an_abandoned_creation_leaves_nothing(wire: WireServer) -> None:
+    path = "SandboxService/CreateSandbox"
+    wire.on(path, hang, answer({"results": [{"sandbox": {"id": "abcd0007"}}]}))
+    wire.on("SandboxService/StopSandbox", answer({}))
+    async with DSecClient(wire.url, "key") as client:
+        task = asyncio.create_task(client.run_container(ARGS))
+        await wire.arrived(path, 1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    first, second = (r.json for r in wire.seen(path))
+    assert first == second
+    assert [r.json["sandboxId"] for r in wire.seen("SandboxService/StopSandbox")] == ["abcd0007"]
+
+
 async def test_creations_tell_each_outcome(wire: WireServer, client: DSecClient) -> None:
     path = "SandboxService/CreateSandbox"
     failure = {"kind": "boot_failed", "blame": "BLAME_INFRA", "message": "m"}

@@ -106,6 +106,19 @@ async def test_many_by_label(client: DSecClient) -> None:
         await client.stop_all({})
 
 
+async def test_cancelled_creations_leave_nothing(node: Node, client: DSecClient) -> None:
+    labels = {"job": uuid.uuid4().hex}
+    async with DSecClient(node.url, node.key) as other:
+        tasks = [asyncio.create_task(other.run_container(ARGS, labels=labels)) for _ in range(8)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for t in tasks:
+            t.cancel()
+        made = await asyncio.gather(*tasks, return_exceptions=True)
+    ids = {s.id for s in made if isinstance(s, Sandbox)}
+    assert {s.id async for s in client.list(labels)} == ids
+    await client.stop_all(labels)
+
+
 async def test_pause_and_any_request_resumes(client: DSecClient) -> None:
     async with await client.run_container(ARGS) as sandbox:
         command = await sandbox.start("i=0; while :; do i=$((i+1)); echo $i; sleep 0.02; done")

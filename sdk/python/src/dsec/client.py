@@ -7,13 +7,22 @@ import math
 import ssl
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self
 
 from . import codec, config, wire_errors
 from .args import DSecContainerRunArgs, DSecRunArgs
 from .codec import Json, without_defaults
-from .errors import DSecError, InternalError, InvalidArgument, PermissionDenied
+from .errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    DSecError,
+    InternalError,
+    InvalidArgument,
+    PermissionDenied,
+    Unavailable,
+)
 from .events import events
 from .layers import Layers
 from .sandbox import MARGIN, Sandbox
@@ -24,6 +33,12 @@ MAX_COUNT: Final = 1000
 """Sandboxes of one request; more are asked for in several."""
 
 PAGE: Final = 500
+
+UNDO: Final = 15.0
+"""Seconds that close waits for sandboxes of abandoned creations to be stopped."""
+
+
+_CREATE: Final = "SandboxService/CreateSandbox"
 
 
 class DSecClient:
@@ -60,6 +75,7 @@ class DSecClient:
         self._max_connections = max_connections
         self._ssl = ssl_context
         self._transport: Transport | None = None
+        self._undoing: set[asyncio.Task[None]] = set()
 
     @property
     def _t(self) -> Transport:
@@ -102,7 +118,11 @@ class DSecClient:
         return self
 
     async def close(self) -> None:
-        """Close the connections. Sandboxes live on."""
+        """Close the connections. Sandboxes live on; those of creations that were given up are stopped first."""
+        if self._undoing:
+            await asyncio.wait(self._undoing, timeout=UNDO)
+            for task in self._undoing:
+                task.cancel()
         if self._transport is not None:
             transport, self._transport = self._transport, None
             await transport.close()
@@ -129,7 +149,8 @@ class DSecClient:
 
         ``timeout``: seconds that creation may take; the node itself gives up then. ``labels`` are added to those of
         args. ``idempotency_key``: the same key with the same arguments returns the same sandbox, with others raises
-        AlreadyExists; one is drawn when none is given, so that a broken connection makes no second sandbox.
+        AlreadyExists; one is drawn when none is given, so that a broken connection makes no second sandbox, and a
+        creation that is cancelled or too late leaves none behind.
 
         Raises ResourceExhausted when there is no room (nothing was made: wait, and try again), NotFound for an
         unknown image, Unsupported with the reason for what the node cannot do. Where ``error.failure`` is set, it says
@@ -167,15 +188,16 @@ class DSecClient:
     ) -> list[Sandbox | DSecError]:
         if count < 1:
             raise InvalidArgument(f"count {count}: want 1 or more")
+        undo = key is None  # with a key of the caller's, the caller may ask again
         key = key or uuid.uuid4().hex
         spec = args.to_json(timeout, labels)
         sizes = [min(MAX_COUNT, count - at) for at in range(0, count, MAX_COUNT)]
         if len(sizes) == 1:
-            return await self._create_part(spec, count, timeout, key)
+            return await self._create_part(spec, count, timeout, key, undo)
 
         async def part(i: int, n: int) -> list[Sandbox | DSecError]:
             try:
-                return await self._create_part(spec, n, timeout, f"{key}-{i}")
+                return await self._create_part(spec, n, timeout, f"{key}-{i}", undo)
             except DSecError as e:  # other parts may have made sandboxes: the caller must get to know them
                 return [e] * n
 
@@ -183,10 +205,19 @@ class DSecClient:
             parts = [group.create_task(part(i, n)) for i, n in enumerate(sizes)]
         return [r for p in parts for r in p.result()]
 
-    async def _create_part(self, spec: Json, count: int, timeout: float | None, key: str) -> list[Sandbox | DSecError]:
+    async def _create_part(
+        self, spec: Json, count: int, timeout: float | None, key: str, undo: bool
+    ) -> list[Sandbox | DSecError]:
         body = without_defaults(spec=spec, idempotencyKey=key, count=count if count > 1 else None)
         deadline = max(timeout, 0) + MARGIN + self._t.retry_for if timeout is not None else math.inf
-        o = await self._t.unary("SandboxService/CreateSandbox", body, safe=True, timeout=deadline)
+        try:
+            o = await self._t.unary(_CREATE, body, safe=True, timeout=deadline)
+        except (asyncio.CancelledError, DeadlineExceeded, ConnectionLost, Unavailable):
+            if undo:
+                task = asyncio.create_task(self._undo(self._t, body))
+                self._undoing.add(task)
+                task.add_done_callback(self._undoing.discard)
+            raise
         results = codec.messages(o, "results")
         if len(results) != count:
             raise InternalError(f"{count} sandboxes were asked for, {len(results)} answered")
@@ -196,6 +227,15 @@ class DSecClient:
             else self.sandbox(codec.text(codec.message(r, "sandbox"), "id"))
             for r in results
         ]
+
+    @staticmethod
+    async def _undo(transport: Transport, body: Json) -> None:
+        """Stop what a creation made whose answer nobody waits for any more: the same key tells what that is."""
+        with suppress(DSecError):
+            o = await transport.unary(_CREATE, body, safe=True)
+            for r in codec.messages(o, "results"):
+                if "sandbox" in r:
+                    await Sandbox(transport, codec.text(codec.message(r, "sandbox"), "id")).stop()
 
     # Finding and ending
 
