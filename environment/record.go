@@ -86,7 +86,7 @@ func parseVersion(s string) (int64, error) {
 	digits, ok := strings.CutPrefix(s, "v")
 	n, err := strconv.ParseInt(digits, 10, 64)
 	if !ok || err != nil || n < 1 || formatVersion(n) != s {
-		return 0, fmt.Errorf("version %.40q: %w: want v1, v2, ...", s, sandbox.ErrInvalid)
+		return 0, fmt.Errorf("version %.40q: %w: want v and a number, as in v1", s, sandbox.ErrInvalid)
 	}
 	return n, nil
 }

@@ -126,7 +126,7 @@ func (l *layout) walk(root *Inode) error {
 
 func checkName(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) > MaxNameLen || strings.ContainsAny(name, "/\x00") {
-		return fmt.Errorf("%w: name must have 1 to %d bytes, no slash and no NUL, and not be . or ..", ErrInvalid, MaxNameLen)
+		return fmt.Errorf("%w: name must have 1 to %d bytes, no slash and no NUL, and not be \".\" or \"..\"", ErrInvalid, MaxNameLen)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // Progress is told how far a stage ("pull", "convert") is; total 0 = unknown. It is called from several
-// goroutines and must return at once.
+// goroutines and must return at once; nil = nobody is told.
 type Progress func(stage string, done, total int64)
 
 const (
@@ -28,6 +28,9 @@ const (
 // AddTo adds all layers of the image to b. Layers of a registry are first fetched into dir, a few at a time,
 // while earlier ones are being read. Errors: as those of Pull, and of tree.Builder.AddTar.
 func (img *Image) AddTo(ctx context.Context, b *tree.Builder, dir string, progress Progress) error {
+	if progress == nil {
+		progress = func(string, int64, int64) {}
+	}
 	fetch := &fetcher{img: img, dir: dir, progress: progress}
 	return fetch.run(ctx, b)
 }
@@ -122,7 +125,7 @@ func (f *fetcher) readLayer(ctx context.Context, b *tree.Builder, n int, open fu
 
 // fetchLayer fetches one layer into a file, with several attempts.
 func (f *fetcher) fetchLayer(ctx context.Context, n int) error {
-	return retry(ctx, f.img.retry, func() error { return f.tryLayer(ctx, n) })
+	return retry(ctx, f.img.retry, 0, func(ctx context.Context) error { return f.tryLayer(ctx, n) })
 }
 
 func (f *fetcher) tryLayer(ctx context.Context, n int) error {

@@ -30,7 +30,11 @@ type RegistryOptions struct {
 	Retry time.Duration
 }
 
-const attempts = 4
+const (
+	attempts = 4
+	// askTimeout bounds one attempt at anything but a layer.
+	askTimeout = 2 * time.Minute
+)
 
 // registry is the source of one repository. Each call is one attempt.
 type registry struct {
@@ -63,7 +67,7 @@ func Pull(ctx context.Context, from string, o RegistryOptions) (*Image, error) {
 
 func pull(ctx context.Context, ref name.Reference, o RegistryOptions) (*Image, error) {
 	var src *registry
-	err := retry(ctx, o.Retry, func() (err error) {
+	err := retry(ctx, o.Retry, askTimeout, func(ctx context.Context) (err error) {
 		src, err = login(ctx, ref.Context(), o.Keychain)
 		return err
 	})
@@ -71,7 +75,7 @@ func pull(ctx context.Context, ref name.Reference, o RegistryOptions) (*Image, e
 		return nil, err
 	}
 	var m manifest
-	err = retry(ctx, o.Retry, func() (err error) {
+	err = retry(ctx, o.Retry, askTimeout, func(ctx context.Context) (err error) {
 		m, err = src.manifest(ctx, ref.Identifier())
 		return err
 	})
@@ -192,17 +196,18 @@ type retrying struct {
 
 func (r retrying) open(ctx context.Context, b blob) (io.ReadCloser, error) {
 	var data []byte
-	err := retry(ctx, r.wait, func() (err error) {
+	err := retry(ctx, r.wait, askTimeout, func(ctx context.Context) (err error) {
 		data, err = document(ctx, r.source, b)
 		return err
 	})
 	return io.NopCloser(bytes.NewReader(data)), err
 }
 
-// retry makes up to four attempts as long as f says that what it needs is not available.
-func retry(ctx context.Context, wait time.Duration, f func() error) error {
+// retry makes up to four attempts, each bounded by limit (0 = not), as long as f says that what it needs is not
+// available.
+func retry(ctx context.Context, wait, limit time.Duration, f func(context.Context) error) error {
 	for attempt := 1; ; attempt++ {
-		err := f()
+		err := try(ctx, limit, f)
 		if err == nil || ctx.Err() != nil || attempt == attempts || !errors.Is(err, sandbox.ErrUnavailable) {
 			return err
 		}
@@ -215,6 +220,15 @@ func retry(ctx context.Context, wait time.Duration, f func() error) error {
 		}
 		wait *= 2
 	}
+}
+
+func try(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: the registry did not answer within %v", sandbox.ErrUnavailable, limit))
+		defer cancel()
+	}
+	return f(ctx)
 }
 
 // registryError gives what a registry says its kind.
