@@ -30,7 +30,7 @@ func Mount(t testing.TB, meta, data string) string {
 	return dir
 }
 
-// Fsck runs fsck.erofs, where it is installed, on an image and its blob put behind one another.
+// Fsck runs fsck.erofs, where it is installed, on an image and its blob.
 func Fsck(t testing.TB, meta, data string) {
 	t.Helper()
 	fsck, err := exec.LookPath("fsck.erofs")
