@@ -145,10 +145,9 @@ func TestFailedCreations(t *testing.T) {
 }
 
 func TestCreatorGoesAway(t *testing.T) {
-	reached, gate := make(chan struct{}, 1), make(chan struct{})
-	n := sandboxtest.Start(t, factoryOf(fake.Options{Fail: func(*sandbox.Spec) error {
+	reached := make(chan struct{}, 1)
+	n := sandboxtest.Start(t, factoryOf(fake.Options{CreateTime: time.Hour, Fail: func(*sandbox.Spec) error {
 		reached <- struct{}{}
-		<-gate
 		return nil
 	}}), nil)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -157,7 +156,6 @@ func TestCreatorGoesAway(t *testing.T) {
 	<-reached
 	cancel()
 	wg.Wait()
-	close(gate)
 	// Nobody knows its id: it must not live on.
 	sandboxtest.Eventually(t, "nothing is left", func() bool {
 		node, err := n.Nodes.GetNode(context.Background(), &dsecv1.GetNodeRequest{})

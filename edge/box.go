@@ -147,13 +147,18 @@ func (b *box) state() sandbox.State {
 func (b *box) channel() (*aether.Conn, sandbox.Instance, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.machine.State(); s == sandbox.StateStopping || s == sandbox.StateStopped {
-		return nil, nil, b.endedError()
+	return b.conn, b.inst, b.reachable()
+}
+
+// reachable tells why there is no channel. b.mu is held.
+func (b *box) reachable() error {
+	switch s := b.machine.State(); {
+	case s == sandbox.StateStopping || s == sandbox.StateStopped:
+		return b.endedError()
+	case b.conn == nil:
+		return fmt.Errorf("sandbox %s cannot be reached at the moment, try again: %w", b.id, sandbox.ErrUnavailable)
 	}
-	if b.conn == nil {
-		return nil, nil, fmt.Errorf("sandbox %s cannot be reached at the moment, try again: %w", b.id, sandbox.ErrUnavailable)
-	}
-	return b.conn, b.inst, nil
+	return nil
 }
 
 // lock takes the turn to change the state.

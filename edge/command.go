@@ -66,6 +66,10 @@ func (b *box) launch(ctx context.Context, spec *dsecv1.CommandSpec, operation st
 			return c, order, nil
 		}
 	}
+	if err := b.reachable(); err != nil {
+		b.mu.Unlock()
+		return nil, 0, err
+	}
 	c, first, err := b.admitCommand(spec, operation)
 	b.mu.Unlock()
 	if err != nil {

@@ -295,6 +295,7 @@ func creationError(ctx context.Context, err error) error {
 func (e *Edge) bodyHash(req *dsecv1.CreateResolvedRequest) ([]byte, error) {
 	body := proto.Clone(req.GetCreate()).(*dsecv1.CreateSandboxRequest)
 	body.IdempotencyKey = ""
+	body.Count = max(1, body.Count) // 0 means 1
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(body)
 	if err != nil {
 		return nil, fmt.Errorf("hash request: %w", err)
