@@ -2,6 +2,7 @@ package apiserver_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -156,7 +157,7 @@ func TestPortsBrowser(t *testing.T) {
 	token, _ := r.token(t, id, 8000)
 	target, _ := url.Parse(r.ports.URL)
 	jar, _ := cookiejar.New(nil)
-	tr := &http.Transport{Dial: func(_, _ string) (net.Conn, error) { return net.Dial("tcp", target.Host) }}
+	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return net.Dial("tcp", target.Host) }}
 	defer tr.CloseIdleConnections()
 	browser := &http.Client{Jar: jar, Transport: tr}
 	base := "http://8000-" + id + ".localhost"

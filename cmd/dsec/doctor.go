@@ -2,68 +2,61 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 
+	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/spf13/cobra"
 )
 
-// feature is one thing that the host has or lacks.
-type feature struct {
-	Name string `json:"name"`
-	// Have is "yes", "no" or what was found.
-	OK      bool   `json:"ok"`
-	Have    string `json:"have"`
-	Want    string `json:"want,omitempty"`
-	Missing string `json:"missing,omitempty"` // what its absence costs
-	// Required: the container backend cannot run without it.
-	Required bool `json:"required"`
-}
-
-// doctorProbes yield the features in the order in which they are shown.
-var doctorProbes []func() []feature
+// minPIDs is the pid_max below which it, and not memory, bounds the number of sandboxes: each takes about eight.
+const minPIDs = 100000
 
 func newDoctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
 		Short: "Show what this machine offers, and what is missing and what that costs",
-		Long:  "Doctor probes this machine. It exits 1 when the container backend cannot run.",
+		Long:  "Doctor tries what DSec needs of this machine. It exits 1 when the container backend cannot run.",
 		Args:  exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			all := []feature{}
+			all := append(feature.Probe(), cgroupMode(), pidMax())
 			unfit := 0
-			for _, p := range doctorProbes {
-				for _, f := range p() {
-					all = append(all, f)
-					if f.Required && !f.OK {
-						unfit++
-					}
+			for _, r := range all {
+				if r.Level == feature.Required && !r.Have {
+					unfit++
 				}
 			}
+			var err error
 			if wantJSON(cmd) {
-				if err := printJSON(cmd.OutOrStdout(), map[string]any{"features": all, "containers": unfit == 0}); err != nil {
-					return err
-				}
+				err = printJSON(cmd.OutOrStdout(), map[string]any{"features": all, "containers": unfit == 0})
 			} else {
-				rows := make([][]string, len(all))
-				for i, f := range all {
-					mark, cost := "ok", "-"
-					if !f.OK {
-						mark, cost = "missing", f.Missing
-						if f.Required {
-							mark = "MISSING"
-						}
-					}
-					rows[i] = []string{f.Name, mark, f.Have, orDash(f.Want), cost}
-				}
-				if err := table(cmd.OutOrStdout(), "FEATURE STATE HAVE WANT WHAT-ITS-ABSENCE-COSTS", rows); err != nil {
-					return err
-				}
+				err = table(cmd.OutOrStdout(), "FEATURE STATE SINCE DETAIL WHAT-ITS-ABSENCE-COSTS", featureRows(all))
 			}
-			if unfit > 0 {
-				return fmt.Errorf("containers cannot run here: %d required features are missing", unfit)
+			if err == nil && unfit > 0 {
+				err = fmt.Errorf("containers cannot run here: %d required features are missing", unfit)
 			}
-			return nil
+			return err
 		},
 	}
+}
+
+func featureRows(all []feature.Result) [][]string {
+	rows := make([][]string, len(all))
+	for i, r := range all {
+		state := "ok"
+		switch {
+		case r.Have:
+		case r.Level == feature.Required:
+			state = "MISSING"
+		case r.Level == feature.Later:
+			state = "missing (not needed yet)"
+		default:
+			state = "missing"
+		}
+		rows[i] = []string{r.Name, state, orDash(r.Since), orDash(r.Detail), orDash(r.Lost)}
+	}
+	return rows
 }
 
 func orDash(s string) string {
@@ -71,4 +64,28 @@ func orDash(s string) string {
 		return "-"
 	}
 	return s
+}
+
+// cgroupMode tells which of the two implementations of limits is at work.
+func cgroupMode() feature.Result {
+	r := feature.Result{Name: "cgroup v2 controllers", Level: feature.Wanted, Since: "4.5", Detail: "v1 and v2 side by side"}
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		r.Have, r.Detail = true, "pure v2"
+		return r
+	}
+	r.Lost = "limits come from v1: no memory.high, no memory.reclaim, memory kills are counted per sandbox"
+	return r
+}
+
+func pidMax() feature.Result {
+	r := feature.Result{Name: "kernel.pid_max", Level: feature.Wanted}
+	b, err := os.ReadFile("/proc/sys/kernel/pid_max")
+	n, perr := strconv.Atoi(strings.TrimSpace(string(b)))
+	if r.Detail = strings.TrimSpace(string(b)); err != nil || perr != nil {
+		r.Detail = "unreadable"
+	}
+	if r.Have = n >= minPIDs; !r.Have {
+		r.Lost = fmt.Sprintf("about %d sandboxes at once (sysctl kernel.pid_max=%d)", n/8, 4194304)
+	}
+	return r
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -74,7 +73,7 @@ func lockFile(path string) (*os.File, error) {
 		}
 		return nil, &heldError{path: path, pid: readPID(f)}
 	}
-	if err := f.Truncate(0); err == nil {
+	if err = f.Truncate(0); err == nil {
 		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	}
 	if err != nil {
@@ -151,10 +150,8 @@ func (d stateDir) writeJSON(name string, v any) error {
 // removeIfThere removes files and tells which were there.
 func removeIfThere(paths ...string) (gone []string) {
 	for _, p := range paths {
-		if err := os.Remove(p); err == nil {
+		if os.Remove(p) == nil {
 			gone = append(gone, p)
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			continue
 		}
 	}
 	return gone

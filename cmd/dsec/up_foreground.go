@@ -87,6 +87,10 @@ func upForeground(cmd *cobra.Command, f *upFlags, d stateDir) (err error) {
 		return err
 	}
 	n.printUsage(cfg)
+	n.mu.Lock()
+	n.state.Ready = true // --detach shows what was printed until now
+	n.mu.Unlock()
+	n.changed(nil)
 	select {
 	case <-ctx.Done():
 		return n.down(cfg, false)
@@ -188,10 +192,6 @@ func (n *node) ready(ctx context.Context) (client.Config, error) {
 			n.log.Warn("the user's client configuration is not written: set DSEC_URL and DSEC_API_KEY", "err", err)
 		}
 	}
-	n.mu.Lock()
-	n.state.Ready = true
-	n.mu.Unlock()
-	n.changed(nil)
 	return cfg, nil
 }
 
