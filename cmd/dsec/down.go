@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -120,45 +121,61 @@ func down(ctx context.Context, d stateDir, keep, force bool) (r downReport, err 
 	return r, json.Unmarshal(b, &r)
 }
 
-// downWithoutNode does what `dsec up` would have done, when it was killed and left roles behind.
-func downWithoutNode(ctx context.Context, d stateDir, keep, force bool) (r downReport, err error) {
+// downWithoutNode ends what a killed `dsec up` left. Sandboxes can only be stopped by a node that has taken them
+// over: one is started for that.
+func downWithoutNode(ctx context.Context, d stateDir, keep, force bool) (downReport, error) {
+	if _, err := d.readUp(); err == nil && !keep && !force {
+		if err := takeOver(ctx, d); err != nil {
+			return downReport{}, fmt.Errorf("the node was killed, and its successor, which would stop its sandboxes, does not start (--force leaves them): %w", err)
+		}
+		return down(ctx, d, false, true)
+	}
+	return endLeftovers(ctx, d, keep)
+}
+
+// takeOver starts a node as the killed one was started.
+func takeOver(ctx context.Context, d stateDir) error {
+	old, err := d.readUp()
+	if err != nil {
+		return err
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	args := []string{"up", "--detach", "--state", string(d), "--backend", old.Backend, "--listen", "127.0.0.1:0", "--ports-listen", "127.0.0.1:0", "--no-user-config"}
+	for _, o := range old.Opts {
+		args = append(args, "--opt", o)
+	}
+	if out, err := exec.CommandContext(ctx, exe, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}
+
+// endLeftovers ends roles without a node.
+func endLeftovers(ctx context.Context, d stateDir, keep bool) (r downReport, err error) {
 	lock, err := lockFile(d.path("lock"))
 	if err != nil {
 		return r, err
 	}
 	defer lock.Close()
 	r.KeptSandboxes = keep
-	running := slices.DeleteFunc(slices.Clone(servedRoles), func(role string) bool { return holder(d.path("run", role+".lock")) == 0 })
-	hold := runningHold(d)
-	if len(running) == 0 && hold == nil {
-		r.KeptSandboxes = false
-		r.Removed = cleanRun(d, false)
-		return r, nil
-	}
-	if cfg, cerr := client.ReadConfig(d.path("client.json")); cerr == nil && !keep && slices.Contains(running, "apiserver") {
-		stop, cancel := context.WithTimeout(ctx, sandboxGrace)
-		r.StoppedSandboxes, r.Problems = stopAllSandboxes(stop, cfg)
-		cancel()
-	} else if !keep && !force {
-		r.Problems = append(r.Problems, "the API does not run, so that sandboxes could not be stopped: `dsec up --detach` takes them over, then `dsec down` (or --force)")
-	}
+	r.StoppedRoles = slices.DeleteFunc(slices.Clone(servedRoles), func(role string) bool { return holder(d.path("run", role+".lock")) == 0 })
 	if err := endStale(ctx, d, slog.New(slog.DiscardHandler)); err != nil {
 		return r, err
 	}
-	r.StoppedRoles = running
-	if hold != nil {
+	if hold := runningHold(d); hold != nil && !keep {
 		defer hold.Close()
-		if !keep && len(r.Problems) == 0 {
-			_ = linux.SignalPID(hold, int(syscall.SIGTERM))
-			wait, cancel := context.WithTimeout(ctx, roleGrace)
-			defer cancel()
-			if err := linux.WaitPID(wait, hold); err != nil {
-				r.Problems = append(r.Problems, "hold does not end: "+err.Error())
-			}
-			r.StoppedRoles = append(r.StoppedRoles, holdRole)
+		_ = linux.SignalPID(hold, int(syscall.SIGTERM))
+		wait, cancel := context.WithTimeout(ctx, roleGrace)
+		defer cancel()
+		if err := linux.WaitPID(wait, hold); err != nil {
+			r.Problems = append(r.Problems, "hold does not end: "+err.Error())
 		}
+		r.StoppedRoles = append(r.StoppedRoles, holdRole)
 	}
-	r.Removed = cleanRun(d, keep || len(r.Problems) > 0)
+	r.Removed = cleanRun(d, keep)
 	return r, nil
 }
 

@@ -120,6 +120,7 @@ type upState struct {
 	PortsURL string              `json:"portsUrl"`
 	Ready    bool                `json:"ready"` // the API has answered
 	Backend  string              `json:"backend"`
+	Opts     []string            `json:"opts,omitempty"`
 	Roles    []supervisor.Status `json:"roles"`
 }
 

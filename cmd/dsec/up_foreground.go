@@ -71,7 +71,7 @@ func upForeground(cmd *cobra.Command, f *upFlags, d stateDir) (err error) {
 		return err
 	}
 	defer ports.Close()
-	n.state = upState{PID: os.Getpid(), Started: time.Now(), Version: buildVersion(), Backend: f.backend,
+	n.state = upState{PID: os.Getpid(), Started: time.Now(), Version: buildVersion(), Backend: f.backend, Opts: f.opts,
 		URL: "http://" + api.Addr().String(), PortsURL: "http://" + ports.Addr().String()}
 	if err := n.start(api, ports); err != nil {
 		return err
