@@ -17,6 +17,9 @@ type Config struct {
 	Hold       *hold.Client // nil: what a restart would share is mounted again
 	Log        *slog.Logger
 
+	// AttachMounts makes the driver work as it has to on kernels below 6.15, where layers must be attached.
+	AttachMounts bool
+
 	Warm      int   // shells kept ready; 0 = 16
 	MaxShells int   // shells in all, ready and in use; 0 = 4096
 	Parallel  int   // shells being made at once; 0 = 2

@@ -32,6 +32,7 @@ type Driver struct {
 	tree    *cgroup.Tree
 	pool    *pool.Pool
 	slots   *slots
+	space   *linux.MountSpace
 	mounts  *mounts
 	spawner *spawn.Client
 	watch   *linux.ExitWatch
@@ -46,19 +47,19 @@ type Driver struct {
 }
 
 // New opens the driver on its state. It makes no shell before the first Create or Start.
-func New(ctx context.Context, cfg Config) (d *Driver, err error) {
+func New(ctx context.Context, cfg Config) (_ *Driver, err error) {
 	cfg.defaults()
-	d = &Driver{cfg: cfg, log: cfg.Log, slots: newSlots(cfg.MaxShells), mounts: newMounts(cfg.Layers, cfg.Hold),
+	d := &Driver{cfg: cfg, log: cfg.Log, slots: newSlots(cfg.MaxShells),
 		freed: make(chan struct{}, 1)}
 	defer func() {
 		if err != nil {
 			d.closeParts()
 		}
 	}()
-	if !linux.KernelAtLeast(6, 15) {
-		return nil, fmt.Errorf("container backend: %w: overlays over detached mounts need Linux 6.15", sandbox.ErrUnsupported)
+	if !linux.KernelAtLeast(6, 12) {
+		return nil, fmt.Errorf("container backend: %w: it needs Linux 6.12 or newer", sandbox.ErrUnsupported)
 	}
-	for _, dir := range []string{"run/shells", "log"} {
+	for _, dir := range []string{"run/shells", "run/mnt", "log"} {
 		if err := os.MkdirAll(filepath.Join(cfg.StateDir, dir), 0o700); err != nil {
 			return nil, err
 		}
@@ -72,7 +73,11 @@ func New(ctx context.Context, cfg Config) (d *Driver, err error) {
 	if err := d.openTree(); err != nil {
 		return nil, err
 	}
-	d.pool, err = pool.Open(ctx, pool.Config{Image: filepath.Join(cfg.StateDir, "pool.img"), Size: cfg.PoolBytes, Hold: cfg.Hold})
+	if err := d.openSpace(); err != nil {
+		return nil, err
+	}
+	d.mounts = newMounts(cfg.Layers, cfg.Hold, d.space)
+	d.pool, err = pool.Open(ctx, pool.Config{Image: filepath.Join(cfg.StateDir, "pool.img"), Size: cfg.PoolBytes, Hold: cfg.Hold, Mounts: d.space})
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +131,31 @@ func (d *Driver) openTree() error {
 	}
 	d.tree, err = cgroup.Open(l)
 	return err
+}
+
+// heldSpace is the mount namespace in the holder, on kernels that need one.
+const heldSpace = "mounts"
+
+// openSpace opens the place where mounts are made: the predecessor's, if the holder has kept it.
+func (d *Driver) openSpace() error {
+	ns, err := d.cfg.Hold.Get(heldSpace)
+	if err != nil && !errors.Is(err, sandbox.ErrNotFound) {
+		return err
+	}
+	if ns != nil {
+		defer ns.Close()
+	}
+	open := linux.OpenMountSpace
+	if d.cfg.AttachMounts {
+		open = linux.OpenAttachedMountSpace
+	}
+	if d.space, err = open(filepath.Join(d.cfg.StateDir, "run", "mnt"), ns); err != nil {
+		return err
+	}
+	if ns == nil && d.space.Namespace() != nil {
+		return d.cfg.Hold.Put(heldSpace, d.space.Namespace())
+	}
+	return nil
 }
 
 // openEpoch counts the processes that have served this state directory: dsec-init lets the newest speak.
@@ -260,6 +290,14 @@ func (d *Driver) closeParts() {
 	if d.pool != nil {
 		d.pool.Close()
 	}
-	d.mounts.close()
+	if d.mounts != nil {
+		d.mounts.close()
+	}
+	if d.space != nil {
+		if d.cfg.Hold == nil {
+			_ = d.space.Unmount() // nobody comes back for them
+		}
+		d.space.Close()
+	}
 	closeAll([]*os.File{d.initLog, d.filter})
 }

@@ -37,8 +37,9 @@ type etcInfo struct {
 
 // mounts keeps the node's mounted layers, least recently used first out.
 type mounts struct {
-	node layer.Node
-	hold *hold.Client
+	node  layer.Node
+	hold  *hold.Client
+	space *linux.MountSpace
 
 	mu   sync.Mutex
 	m    map[layer.Digest]*mounted
@@ -46,8 +47,8 @@ type mounts struct {
 	busy map[layer.Digest]chan struct{}
 }
 
-func newMounts(n layer.Node, h *hold.Client) *mounts {
-	return &mounts{node: n, hold: h, m: map[layer.Digest]*mounted{}, lru: list.New(), busy: map[layer.Digest]chan struct{}{}}
+func newMounts(n layer.Node, h *hold.Client, s *linux.MountSpace) *mounts {
+	return &mounts{node: n, hold: h, space: s, m: map[layer.Digest]*mounted{}, lru: list.New(), busy: map[layer.Digest]chan struct{}{}}
 }
 
 // get returns the layer's mount; concurrent first uses share one mount. The caller calls put.
@@ -97,7 +98,7 @@ func (c *mounts) put(m *mounted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if m.refs--; m.refs == 0 && m.gone {
-		m.mount.Close()
+		c.unmount(m)
 	}
 }
 
@@ -107,9 +108,17 @@ func (c *mounts) drop(m *mounted) {
 	delete(c.m, m.digest)
 	m.gone = true
 	if m.refs == 0 {
-		m.mount.Close()
+		c.unmount(m)
 	}
-	_ = c.hold.Drop(holdName(m.digest))
+}
+
+// unmount ends a mount that is neither known nor used; c.mu is held.
+func (c *mounts) unmount(m *mounted) {
+	m.mount.Close()
+	if c.m[m.digest] == nil && c.busy[m.digest] == nil { // else it is in use again, and the names are that one's
+		_ = c.hold.Drop(holdName(m.digest))
+		_ = c.space.Drop(string(m.digest))
+	}
 }
 
 func (c *mounts) close() {
@@ -141,6 +150,10 @@ func (c *mounts) mount(ctx context.Context, d layer.Digest) (*mounted, error) {
 		if err != nil {
 			return nil, fmt.Errorf("mount layer %s: %w", d, err)
 		}
+		if err := c.space.Keep(string(d), f); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("mount layer %s: %w", d, err)
+		}
 		// Not fatal: the layer would be mounted twice after a restart of the edge.
 		_ = c.hold.Put(holdName(d), f)
 	}
@@ -154,14 +167,14 @@ func (c *mounts) mount(ctx context.Context, d layer.Digest) (*mounted, error) {
 // compose makes the sandbox's root: an overlay of the layers, seen through the shell's ids, and its writable
 // layer. It returns a detached mount.
 func (d *Driver) compose(ctx context.Context, sh *shell, refs []sandbox.LayerRef) (*os.File, error) {
-	opts := make([]linux.Option, 0, len(refs)+8)
+	o := &linux.Overlay{Writable: sh.own, Upper: sh.upper, Work: sh.work}
 	var etc etcInfo
 	for i := len(refs) - 1; i >= 0; i-- { // overlayfs wants the top first
 		m, err := d.mounts.get(ctx, layer.Digest(refs[i].Digest))
 		if err != nil {
 			return nil, fmt.Errorf("layer %s: %w", strings.TrimSpace(refs[i].Name+" "+refs[i].Digest), err)
 		}
-		c, err := linux.CloneMount(m.mount, "", 0, sh.userns)
+		c, err := d.space.Clone(m.mount, "", 0, sh.userns)
 		if !etc.present {
 			etc = m.etc
 		}
@@ -170,23 +183,21 @@ func (d *Driver) compose(ctx context.Context, sh *shell, refs []sandbox.LayerRef
 			return nil, err
 		}
 		defer c.Close() // the overlay keeps it
-		opts = append(opts, linux.Option{Key: "lowerdir+", File: c})
+		o.Lower = append(o.Lower, c)
 	}
 	if err := sh.fitEtc(etc); err != nil {
 		return nil, err
 	}
-	opts = append(opts,
-		linux.Option{Key: "upperdir", File: sh.upper},
-		linux.Option{Key: "workdir", File: sh.work},
-		linux.Option{Key: "redirect_dir", Value: "off"},
-		linux.Option{Key: "metacopy", Value: "off"},
-		linux.Option{Key: "index", Value: "off"},
-		linux.Option{Key: "xino", Value: "off"},
+	o.Options = []linux.Option{
+		{Key: "redirect_dir", Value: "off"},
+		{Key: "metacopy", Value: "off"},
+		{Key: "index", Value: "off"},
+		{Key: "xino", Value: "off"},
 		// A sandbox does not outlive the machine's crash: fsync inside has nothing to protect. What is packed
 		// is synced by the pool.
-		linux.Option{Key: "volatile", Flag: true},
-	)
-	root, err := linux.NewMountAs("overlay", linux.NoDev|linux.NoAtime, base(sh.slot), opts...)
+		{Key: "volatile", Flag: true},
+	}
+	root, err := d.space.NewOverlay(o, linux.NoDev|linux.NoAtime, base(sh.slot))
 	if err != nil {
 		return nil, fmt.Errorf("compose root: %w", err)
 	}

@@ -84,6 +84,16 @@ func CloneMount(dir *os.File, path string, attr MountAttr, userns *os.File) (*os
 	if err != nil {
 		return nil, fmt.Errorf("clone mount %s/%s: %w", dir.Name(), path, err)
 	}
+	c := os.NewFile(uintptr(fd), dir.Name()+"/"+path)
+	if err := setMountAttr(c, attr, userns); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// setMountAttr sets attributes and id mapping of a detached mount.
+func setMountAttr(m *os.File, attr MountAttr, userns *os.File) error {
 	ma := unix.MountAttr{Attr_set: uint64(attr)}
 	if attr&NoAtime != 0 {
 		ma.Attr_clr = unix.MOUNT_ATTR__ATIME // the kernel wants the old setting cleared by name
@@ -92,13 +102,13 @@ func CloneMount(dir *os.File, path string, attr MountAttr, userns *os.File) (*os
 		ma.Attr_set |= unix.MOUNT_ATTR_IDMAP
 		ma.Userns_fd = uint64(userns.Fd())
 	}
-	if ma.Attr_set != 0 {
-		if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &ma); err != nil {
-			unix.Close(fd)
-			return nil, fmt.Errorf("set attributes of mount %s/%s: %w", dir.Name(), path, err)
-		}
+	if ma.Attr_set == 0 {
+		return nil
 	}
-	return os.NewFile(uintptr(fd), dir.Name()+"/"+path), nil
+	if err := unix.MountSetattr(int(m.Fd()), "", unix.AT_EMPTY_PATH, &ma); err != nil {
+		return fmt.Errorf("set attributes of mount %s: %w", m.Name(), err)
+	}
+	return nil
 }
 
 // OpenAt opens a path beneath dir as a descriptor that only names it; no symbolic links are followed.

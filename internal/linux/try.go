@@ -41,11 +41,38 @@ func TryIdmappedMount() error {
 		return err
 	}
 	defer ns.Close()
-	c, err := CloneMount(m, "", 0, ns)
+	return setMountAttr(m, 0, ns)
+}
+
+// TryDetachedOverlay makes an overlay over clones of a detached mount, which Linux can since 6.15.
+func TryDetachedOverlay() error {
+	m, err := NewMount("tmpfs", NoDev)
 	if err != nil {
 		return err
 	}
-	return c.Close()
+	defer m.Close()
+	c, err := CloneMount(m, "", 0, nil)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var opts []Option
+	for _, name := range []string{"a", "b"} {
+		if err := MkdirAt(c, name, 0o755); err != nil {
+			return err
+		}
+		d, err := OpenAt(c, name)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		opts = append(opts, Option{Key: "lowerdir+", File: d})
+	}
+	o, err := NewMount("overlay", NoDev, opts...)
+	if err != nil {
+		return err
+	}
+	return o.Close()
 }
 
 // LandlockABI returns the version of Landlock that the kernel speaks.

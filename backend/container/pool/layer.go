@@ -55,7 +55,7 @@ func (l *Layer) Usage() (int64, error) { return linux.QuotaUsage(l.pool.uuid, l.
 
 // Mount returns a detached mount of the subvolume with the id mapping of a user namespace.
 func (l *Layer) Mount(userns *os.File) (*os.File, error) {
-	return linux.CloneMount(l.pool.mount, l.Name, linux.NoDev|linux.NoAtime, userns)
+	return l.pool.space.Clone(l.pool.mount, l.Name, linux.NoDev|linux.NoAtime, userns)
 }
 
 // Open opens its upper directory with the ids as they are on disk.

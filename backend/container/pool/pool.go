@@ -20,6 +20,8 @@ type Config struct {
 	Image string // file to keep it in; made when missing
 	Size  int64  // bytes of a new file; 0 = a quarter of what is free, between 4 and 256 GiB
 	Hold  *hold.Client
+	// Mounts is where the pool's mount is cloned.
+	Mounts *linux.MountSpace
 }
 
 // MinSize is the smallest pool that btrfs takes and that is of use.
@@ -35,6 +37,7 @@ type Pool struct {
 	uuid   string
 	simple bool
 	held   *hold.Client
+	space  *linux.MountSpace
 }
 
 // Open makes the pool if there is none, and mounts it. Errors: sandbox.ErrExhausted when the disk has no room,
@@ -44,13 +47,15 @@ func Open(ctx context.Context, cfg Config) (*Pool, error) {
 	if errors.Is(err, sandbox.ErrNotFound) {
 		m, err = mount(ctx, cfg)
 		if err == nil {
-			err = cfg.Hold.Put(heldName, m)
+			if err = errors.Join(cfg.Mounts.Keep(heldName, m), cfg.Hold.Put(heldName, m)); err != nil {
+				m.Close()
+			}
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("writable-layer pool: %w", err)
 	}
-	p := &Pool{mount: m, held: cfg.Hold}
+	p := &Pool{mount: m, held: cfg.Hold, space: cfg.Mounts}
 	if p.root, err = linux.OpenDirAt(m, "."); err == nil {
 		if p.simple, err = linux.QuotaEnable(p.root); err == nil {
 			p.uuid, err = linux.BtrfsUUID(p.root)
@@ -144,7 +149,7 @@ func (p *Pool) Close() {
 
 // Unmount lets the holder's copy go as well: the loop device goes away with the last sandbox.
 func (p *Pool) Unmount() error {
-	err := p.held.Drop(heldName)
+	err := errors.Join(p.held.Drop(heldName), p.space.Drop(heldName))
 	p.Close()
 	return err
 }

@@ -13,10 +13,10 @@ import (
 // All features, in the order in which they are shown.
 func All() []Feature {
 	return []Feature{
-		{"Linux 6.15", "6.15", Required, "overlays over detached mounts: no containers", kernel},
+		{"Linux 6.12", "6.12", Required, "too old for the container backend", kernel},
 		{"root", "", Required, "namespaces, mounts and control groups cannot be made", root},
 		{"user namespaces", "3.8", Required, "no isolation of ids: no containers", file("/proc/self/ns/user")},
-		{"overlayfs", "6.13 with layers by descriptor", Required, "no writable layers over shared ones: no containers", filesystem("overlay")},
+		{"overlayfs", "", Required, "no writable layers over shared ones: no containers", filesystem("overlay")},
 		{"EROFS from plain files", "6.12", Required, "layers cannot be mounted: no containers", filesystem("erofs")},
 		{"idmapped mounts", "5.12; EROFS 5.19", Required, "layers cannot be shared between id ranges", idmapped},
 		{"btrfs", "6.7 for simple quotas", Required, "no writable-layer pool: no disk limits, no snapshots", filesystem("btrfs")},
@@ -26,6 +26,7 @@ func All() []Feature {
 		{"memory, cpu, pids limits", "", Required, "limits cannot be set", controllers},
 		{"system-call filters", "3.5", Required, "the kernel's whole surface lies open to the code inside", seccomp},
 		{"pidfd", "5.3", Required, "processes cannot be named for good", pidfd},
+		{"overlays over detached mounts", "6.15", Wanted, "layers are attached in a mount namespace of the edge's while a root is composed: slower", detached},
 		{"AppArmor", "", Wanted, "one layer of confinement fewer against root inside", file("/sys/kernel/security/apparmor/profiles")},
 		{"Landlock", "5.13", Wanted, "one layer of confinement fewer", landlock},
 		{"I/O pressure (PSI)", "4.20", Wanted, "pressure is guessed from usage", file("/proc/pressure/memory")},
@@ -44,7 +45,7 @@ func kernel() (string, error) {
 		return "", err
 	}
 	s := strings.TrimSpace(string(v))
-	if !linux.KernelAtLeast(6, 15) {
+	if !linux.KernelAtLeast(6, 12) {
 		return "", fmt.Errorf("the kernel is %s", s)
 	}
 	return s, nil
@@ -107,6 +108,8 @@ func filesystem(name string) func() (string, error) {
 }
 
 func idmapped() (string, error) { return "", linux.TryIdmappedMount() }
+
+func detached() (string, error) { return "", linux.TryDetachedOverlay() }
 
 func cgroup2() (string, error) {
 	b, err := os.ReadFile("/proc/self/mounts")
