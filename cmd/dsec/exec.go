@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -27,6 +28,9 @@ stderr). Ctrl-C sends SIGINT to the command; a second one kills its whole tree.`
   dsec exec -d sabcd... -- python -m http.server 8000`,
 		Args: rangeArgs(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 && strings.HasPrefix(args[1], "-") && args[1] != "--" {
+				return &exitError{2, fmt.Errorf("%s: flags go before the id: dsec exec [flags] ID [--] COMMAND", args[1])}
+			}
 			spec, err := cf.spec(withoutDashes(args[1:]), "")
 			if err == nil {
 				err = o.apply(spec)
