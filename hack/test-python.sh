@@ -23,14 +23,22 @@ flock 9
 if [ ! -e "$venv/.complete" ]; then
 	echo "test-python: making $venv" >&2
 	rm -rf "$venv"
-	if ! "$python" -m venv "$venv"; then
-		echo "test-python: the venv module is missing: apt-get install python3-venv" >&2
-		exit 1
+	if ! "$python" -c 'import ensurepip' 2>/dev/null; then # Debian keeps it in a package of its own
+		if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+			echo "test-python: $python has no venv module: apt-get install python3-venv" >&2
+			exit 1
+		fi
+		apt-get update -qq
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
 	fi
+	"$python" -m venv "$venv"
 	"$venv/bin/pip" install --quiet --disable-pip-version-check -r requirements-test.txt
 	"$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	touch "$venv/.complete"
 fi
+touch "$venv"
+# Of other working trees and older requirements.
+find "$cache" -maxdepth 1 -name 'venv-*' -mtime +30 -exec rm -rf {} +
 exec 9>&-
 
 "$venv/bin/ruff" format --check --quiet . || { echo "test-python: run $venv/bin/ruff format sdk/python" >&2; exit 1; }

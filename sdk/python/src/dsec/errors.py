@@ -224,6 +224,7 @@ _CLASSES: tuple[type[DSecError], ...] = (
 BY_CODE: dict[str, type[DSecError]] = {c.code: c for c in _CLASSES} | {
     "out_of_range": InvalidArgument,
     "data_loss": InternalError,
+    "canceled": Unavailable,  # not by us, who would not have waited for this answer: something on the way broke
 }
 
 BY_REASON: dict[str, type[DSecError]] = {

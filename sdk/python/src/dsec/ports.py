@@ -16,6 +16,8 @@ HEAD: Final = 64 << 10
 PIECE: Final = 64 << 10
 CONNECTIONS: Final = 256
 """Connections that one Forward carries at a time; more wait."""
+WAITING: Final = 1024
+"""Connections that may be there in all; more are closed at once."""
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -134,6 +136,9 @@ class Forward:
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        if len(self._tasks) >= WAITING:
+            writer.transport.abort()
+            return
         self._tasks.add(task)
         try:
             async with self._slots:
