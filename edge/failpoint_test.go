@@ -22,7 +22,10 @@ import (
 	"github.com/opendsec/dsec/sandbox/sandboxtest"
 )
 
-const childState = "DSEC_TEST_EDGE_STATE"
+const (
+	childState = "DSEC_TEST_EDGE_STATE"
+	childID    = "DSEC_TEST_EDGE_ID"
+)
 
 // TestMain runs an edge that is going to be killed when the environment asks for it.
 func TestMain(m *testing.M) {
@@ -39,8 +42,9 @@ func TestMain(m *testing.M) {
 // child makes one sandbox and runs one command in it; a failpoint ends it somewhere on the way.
 func child(dir string) error {
 	ctx := context.Background()
-	world := fake.New(fake.Options{Edge: sandboxtest.EdgeID})
-	e, err := edge.New(edge.Config{ID: sandboxtest.EdgeID, StateDir: dir, MinFreeMemory: 1}, map[sandbox.BackendName]sandbox.Backend{sandbox.BackendFake: world}, slog.New(slog.DiscardHandler))
+	id := sandbox.EdgeID(os.Getenv(childID))
+	world := fake.New(fake.Options{Edge: id})
+	e, err := edge.New(edge.Config{ID: id, StateDir: dir, MinFreeMemory: 1}, map[sandbox.BackendName]sandbox.Backend{sandbox.BackendFake: world}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
@@ -81,7 +85,7 @@ func TestKilledAtEachStep(t *testing.T) {
 			n.Stop()
 			dir := filepath.Join(n.State, "edge")
 			cmd := exec.Command(os.Args[0])
-			cmd.Env = append(os.Environ(), childState+"="+dir, failpoint.EnvVar+"="+c.point+"=kill")
+			cmd.Env = append(os.Environ(), childState+"="+dir, childID+"="+string(n.ID), failpoint.EnvVar+"="+c.point+"=kill")
 			out, err := cmd.CombinedOutput()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {

@@ -86,7 +86,7 @@ func (s *suite) creation(t *testing.T) {
 		b := s.Create(t, &dsecv1.SandboxSpec{Hostname: "my-host", IdleTimeoutSeconds: proto.Float64(0)})
 		got := b.Sandbox
 		l := got.Spec.Limits
-		if l.MemoryBytes <= 0 || l.Pids <= 0 || l.CpuMillis <= 0 || l.DiskBytes <= 0 || got.ReadyAt == nil || got.Edge != string(EdgeID) {
+		if l.MemoryBytes <= 0 || l.Pids <= 0 || l.CpuMillis <= 0 || l.DiskBytes <= 0 || got.ReadyAt == nil || got.Edge != string(s.ID) {
 			t.Errorf("sandbox %v", got)
 		}
 		if s.caps.Real {

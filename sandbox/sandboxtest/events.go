@@ -103,7 +103,7 @@ func (s *suite) events(t *testing.T) {
 	})
 	t.Run("Node", func(t *testing.T) {
 		node, err := s.Nodes.GetNode(Context(t), &dsecv1.GetNodeRequest{})
-		if err != nil || node.MemoryBytes <= 0 || node.Kernel == "" || node.Edge != string(EdgeID) {
+		if err != nil || node.MemoryBytes <= 0 || node.Kernel == "" || node.Edge != string(s.ID) {
 			t.Errorf("node %v, %v", node, err)
 		}
 		found := false

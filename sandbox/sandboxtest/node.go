@@ -39,9 +39,6 @@ type Factory struct {
 // Timeout bounds every wait of the suite.
 const Timeout = 3 * time.Minute
 
-// EdgeID is the id of the suite's edges.
-const EdgeID sandbox.EdgeID = "test"
-
 // Node is a running edge and its clients.
 type Node struct {
 	T       testing.TB
@@ -49,6 +46,7 @@ type Node struct {
 	Backend sandbox.Backend
 	Factory Factory
 	State   string
+	ID      sandbox.EdgeID // drawn for each node, so that several tests can run beside each other
 
 	Sandboxes dsecv1connect.SandboxServiceClient
 	Creator   dsecv1connect.EdgeServiceClient
@@ -78,7 +76,8 @@ func Start(t testing.TB, f Factory, configure func(*edge.Config)) *Node {
 	if err := os.Mkdir(state, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	n := &Node{T: t, Factory: f, State: dir, Backend: f.Backend(t, EdgeID, state), configure: configure, log: testLog(t)}
+	id := sandbox.NewEdgeID()
+	n := &Node{T: t, Factory: f, State: dir, ID: id, Backend: f.Backend(t, id, state), configure: configure, log: testLog(t)}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 		defer cancel()
@@ -114,8 +113,12 @@ func (n *Node) Stop() {
 		n.T.Errorf("close the edge: %v", err)
 	}
 	n.Edge = nil
+	if n.server == nil {
+		return // it never came to serve
+	}
 	_ = n.server.Close()
 	n.serving.Wait()
+	n.server = nil
 	n.HTTP.CloseIdleConnections()
 }
 
@@ -125,7 +128,7 @@ func (n *Node) Restart() {
 	if n.Edge != nil {
 		n.Stop()
 	}
-	cfg := edge.Config{ID: EdgeID, StateDir: filepath.Join(n.State, "edge"), Version: "test", DefaultBackend: n.Backend.Name(), MinFreeMemory: 1 << 20}
+	cfg := edge.Config{ID: n.ID, StateDir: filepath.Join(n.State, "edge"), Version: "test", DefaultBackend: n.Backend.Name(), MinFreeMemory: 1 << 20}
 	if n.Factory.Config != nil {
 		n.Factory.Config(&cfg)
 	}

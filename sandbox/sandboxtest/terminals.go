@@ -32,7 +32,8 @@ func (s *suite) terminals(t *testing.T) {
 	}
 	send("stty size\n")
 	st.Until("40 120")
-	send("sleep 600\n")
+	send("sh -c 'echo is\"\"on; exec sleep 600'\n") // what is echoed does not hold the word
+	st.Until("ison")
 	send("\x03") // interrupts the foreground job, not the shell
 	send("echo got $?\n")
 	st.Until("got 130")
