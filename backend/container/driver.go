@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"log/slog"
 	"os"
@@ -43,6 +44,10 @@ type Driver struct {
 	warmOnce sync.Once
 	warm     *warm
 
+	mu        sync.Mutex
+	shells    map[sandbox.ID]bool      // of this process, without an environment yet
+	instances map[sandbox.ID]*instance // of this process, not destroyed
+
 	observer func(stage string, d time.Duration)
 }
 
@@ -50,7 +55,7 @@ type Driver struct {
 func New(ctx context.Context, cfg Config) (_ *Driver, err error) {
 	cfg.defaults()
 	d := &Driver{cfg: cfg, log: cfg.Log, slots: newSlots(cfg.MaxShells),
-		freed: make(chan struct{}, 1)}
+		freed: make(chan struct{}, 1), shells: map[sandbox.ID]bool{}, instances: map[sandbox.ID]*instance{}}
 	defer func() {
 		if err != nil {
 			d.closeParts()
@@ -119,7 +124,10 @@ func (d *Driver) openTree() error {
 		}
 	}
 	if err != nil {
-		if l, err = cgroup.Detect("dsec-" + string(d.cfg.Edge)); err != nil {
+		// Named by the state directory too: two nodes with one edge id must not sweep each other's.
+		sum := fnv.New32a()
+		_, _ = sum.Write([]byte(d.cfg.StateDir)) // never fails
+		if l, err = cgroup.Detect(fmt.Sprintf("dsec-%s-%08x", d.cfg.Edge, sum.Sum32())); err != nil {
 			return err
 		}
 		if b, err = json.Marshal(l); err != nil {

@@ -246,6 +246,26 @@ func (c *client) must(shell string) string {
 	return out
 }
 
+// TestConfined: every sandbox, not the first alone, runs under the filter and sees its own groups only.
+func TestConfined(t *testing.T) {
+	b := newBed(t, nil)
+	for range 3 {
+		c := connect(t, b.create(nil))
+		out := c.must("grep -E '^(Seccomp|CapBnd)' /proc/self/status; sed 's/^[^:]*:[^:]*:/group /' /proc/self/cgroup | sort -u; cat /proc/1/cgroup; mount | grep cgroup")
+		if !strings.Contains(out, "Seccomp:\t2\n") || !strings.Contains(out, "CapBnd:\t00000000a80425fb\n") {
+			t.Errorf("confinement: %s", out)
+		}
+		if !strings.Contains(out, "group /c") || strings.Contains(out, "dsec") || strings.Contains(out, string(b.cfg.Edge)) || !strings.Contains(out, "/sys/fs/cgroup type cgroup2 (ro,") {
+			t.Errorf("control groups as seen inside: %s", out)
+		}
+		if b.d.tree.Mode() == "v2" {
+			if got := c.must("cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/pids.max"); got != "268435456\n200\n" {
+				t.Errorf("limits as seen inside: %q", got)
+			}
+		}
+	}
+}
+
 func TestCreateAndRun(t *testing.T) {
 	b := newBed(t, nil)
 	i := b.create(nil)

@@ -33,6 +33,10 @@ type instance struct {
 // newInstance turns a shell into an instance; from here on its end is the instance's.
 func newInstance(d *Driver, sh *shell) *instance {
 	i := &instance{d: d, id: sh.id, slot: sh.slot, groups: sh.groups, layer: sh.layer, done: make(chan struct{}), pidfd: sh.pidfd, first: sh.conn}
+	d.mu.Lock()
+	delete(d.shells, i.id)
+	d.instances[i.id] = i
+	d.mu.Unlock()
 	d.adopt(sh.pidfd, i.exited)
 	return i
 }
@@ -162,6 +166,9 @@ func (i *instance) Destroy(context.Context) error {
 		return fmt.Errorf("remove container %s: %w", i.id, err)
 	}
 	i.exited()
+	i.d.mu.Lock()
+	delete(i.d.instances, i.id)
+	i.d.mu.Unlock()
 	i.d.forget(pidfd)
 	pidfd.Close()
 	i.d.slots.release(i.slot)

@@ -15,6 +15,12 @@ func (d *Driver) Recover(_ context.Context, id sandbox.ID, handle []byte) (sandb
 	if string(handle) != string(id) {
 		return nil, fmt.Errorf("recover %s: %w: not its handle", id, sandbox.ErrInvalid)
 	}
+	d.mu.Lock()
+	have := d.instances[id]
+	d.mu.Unlock()
+	if have != nil { // the edge was started again, the driver was not
+		return have, nil
+	}
 	r, err := d.load(id)
 	if err != nil {
 		return nil, err
@@ -33,6 +39,9 @@ func (d *Driver) Recover(_ context.Context, id sandbox.ID, handle []byte) (sandb
 		return nil, err
 	}
 	i := &instance{d: d, id: id, slot: r.Slot, groups: d.tree.Sandbox(string(id)), layer: l, done: make(chan struct{}), pidfd: p}
+	d.mu.Lock()
+	d.instances[id] = i
+	d.mu.Unlock()
 	d.adopt(p, i.exited)
 	return i, nil
 }
@@ -62,7 +71,7 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 	var ids []sandbox.ID
 	for n := range seen {
 		// What is not named like a sandbox of this edge is not ours to remove.
-		if id, err := sandbox.ParseID(n); err == nil && id.Edge() == d.cfg.Edge && !keep(id) {
+		if id, err := sandbox.ParseID(n); err == nil && id.Edge() == d.cfg.Edge && !keep(id) && !d.isShell(id) {
 			ids = append(ids, id)
 		}
 	}
@@ -76,11 +85,36 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 		if err := ctx.Err(); err != nil {
 			return out, err
 		}
-		if err := d.removeByID(id, nil); err != nil {
+		d.mu.Lock()
+		inst := d.instances[id]
+		d.mu.Unlock()
+		var err error
+		if inst != nil {
+			err = inst.Destroy(ctx)
+		} else {
+			err = d.removeByID(id, nil)
+		}
+		if err != nil {
 			errs = append(errs, fmt.Errorf("sweep %s: %w", id, err))
 			continue
 		}
 		out = append(out, string(id))
 	}
 	return out, errors.Join(errs...)
+}
+
+// isShell tells whether an id is that of a shell that this process keeps ready or is making.
+func (d *Driver) isShell(id sandbox.ID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.shells[id]
+}
+
+// Process opens a container's dsec-init, for tests that end it. Error: sandbox.ErrNotFound.
+func (d *Driver) Process(id sandbox.ID) (*os.File, error) {
+	r, err := d.load(id)
+	if err != nil {
+		return nil, err
+	}
+	return r.process()
 }

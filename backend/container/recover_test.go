@@ -23,6 +23,7 @@ func (d *Driver) abandon() {
 	d.warm.mu.Lock()
 	ready := d.warm.ready
 	d.warm.ready = nil
+	d.instances = map[sandbox.ID]*instance{}
 	d.warm.mu.Unlock()
 	for _, sh := range append(ready, d.warm.close()...) {
 		sh.release()

@@ -46,6 +46,9 @@ func (d *Driver) prepare(ctx context.Context) (*shell, error) {
 		return nil, err
 	}
 	sh := &shell{id: sandbox.NewID(d.cfg.Edge), slot: slot}
+	d.mu.Lock()
+	d.shells[sh.id] = true
+	d.mu.Unlock()
 	if err := d.build(ctx, sh); err != nil {
 		if rerr := d.removeParts(sh); rerr != nil {
 			d.log.Error("half-made shell is left for the next sweep", "id", sh.id, "err", rerr)
@@ -114,6 +117,9 @@ func (d *Driver) build(ctx context.Context, sh *shell) error {
 		nc.Close()
 		return fmt.Errorf("dsec-init of %s does not answer: %w", sh.id, err)
 	}
+	if err := sh.groups.Divide(); err != nil {
+		return err
+	}
 	if err := failpoint.Hit("container/ready"); err != nil {
 		return err
 	}
@@ -127,11 +133,16 @@ func (d *Driver) spawnInit(ctx context.Context, sh *shell, dir string) error {
 		return err
 	}
 	defer l.Close()
-	group, err := sh.groups.InitGroup()
+	group, err := sh.groups.Birth()
 	if err != nil {
 		return err
 	}
 	defer group.Close()
+	leave, err := sh.groups.InitProcs()
+	if err != nil {
+		return err
+	}
+	defer leave.Close()
 	tasks, err := sh.groups.TaskFiles()
 	if err != nil {
 		return err
@@ -139,9 +150,10 @@ func (d *Driver) spawnInit(ctx context.Context, sh *shell, dir string) error {
 	defer closeAll(tasks)
 	req := &spawn.Request{
 		ID: string(sh.id), UIDBase: base(sh.slot), Cgroup: group, Log: d.initLog, Listen: l,
-		Args: []string{"-stage", stageDir},
+		Args:  []string{"-stage", stageDir, "-group", "4"},
+		Files: []*os.File{leave},
 	}
-	next := 4
+	next := 5
 	if d.filter != nil {
 		req.Files = append(req.Files, d.filter)
 		req.Args = append(req.Args, "-seccomp", strconv.Itoa(next))
@@ -157,9 +169,6 @@ func (d *Driver) spawnInit(ctx context.Context, sh *shell, dir string) error {
 		}
 		req.Files = append(req.Files, tasks...)
 		req.Args = append(req.Args, "-tasks", list)
-	}
-	if d.tree.Mode() == "v2" {
-		req.Args = append(req.Args, "-cgroup2")
 	}
 	sh.pid, sh.pidfd, err = d.spawner.Spawn(ctx, req)
 	return err
@@ -228,6 +237,9 @@ func (d *Driver) removeParts(sh *shell) error {
 	if err := d.removeByID(sh.id, sh.pidfd); err != nil {
 		return err
 	}
+	d.mu.Lock()
+	delete(d.shells, sh.id)
+	d.mu.Unlock()
 	if sh.pidfd != nil {
 		sh.pidfd.Close()
 		sh.pidfd = nil

@@ -17,12 +17,15 @@ type Command struct {
 	s     *Sandbox
 	dir   string
 	files []*os.File
-	oom   int64 // the sandbox's count when the group was made (v1)
+	oom   int64 // hybrid: the sandbox's count when the group was made
 }
 
 // MakeCommand makes a command's group and opens what dsec-init gets.
 func (s *Sandbox) MakeCommand(name string) (*Command, error) {
 	c := &Command{s: s, dir: s.dir + "/work/" + name}
+	if err := s.room(); err != nil {
+		return nil, err
+	}
 	if err := os.Mkdir(c.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make control group of command: %w", err)
 	}
@@ -35,11 +38,36 @@ func (s *Sandbox) MakeCommand(name string) (*Command, error) {
 		c.files = append(c.files, h)
 	}
 	var err error
-	if c.oom, err = s.OOMKills(); err != nil {
+	if c.oom, err = s.oomBase(); err != nil {
 		_ = c.Remove()
 		return nil, err
 	}
 	return c, nil
+}
+
+// room refuses one more command where the processes have reached their limit: v2 takes a process that joins a group
+// whatever the limit says, and only its children are refused. On hybrid hosts the fork itself fails.
+func (s *Sandbox) room() error {
+	if !s.tree.pure() {
+		return nil
+	}
+	limit, err := readInt(s.dir + "/work/pids.max")
+	if err != nil {
+		return nil // "max", or no group: what follows will tell
+	}
+	n, err := readInt(s.dir + "/work/pids.current")
+	if err == nil && n >= limit {
+		return fmt.Errorf("%w: the sandbox's limit of %d processes is reached", sandbox.ErrExhausted, limit)
+	}
+	return err
+}
+
+// oomBase is what OOMKills of a command made now must not count.
+func (s *Sandbox) oomBase() (int64, error) {
+	if s.tree.pure() {
+		return 0, nil
+	}
+	return s.OOMKills()
 }
 
 // OpenCommand finds the group of a command made by an earlier process.
@@ -49,7 +77,7 @@ func (s *Sandbox) OpenCommand(name string) (*Command, error) {
 		return nil, fmt.Errorf("control group of command %s: %w", name, sandbox.ErrNotFound)
 	}
 	var err error
-	if c.oom, err = s.OOMKills(); err != nil {
+	if c.oom, err = s.oomBase(); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -130,8 +158,12 @@ func (c *Command) Empty() (bool, error) {
 	return n == 0, err
 }
 
-// OOMKills counts memory kills in the sandbox since the group was made.
+// OOMKills counts memory kills of the command's processes; on hybrid hosts those of the whole sandbox since the group
+// was made. One process at a time is killed, not the group: so it is on both kinds of host.
 func (c *Command) OOMKills() (int64, error) {
+	if c.s.tree.pure() {
+		return readKey(c.dir+"/memory.events", "oom_kill")
+	}
 	n, err := c.s.OOMKills()
 	return n - c.oom, err
 }

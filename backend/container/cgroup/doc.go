@@ -7,7 +7,11 @@
 //	<root>/<sandbox>/work          limits, freezer, accounting
 //	<root>/<sandbox>/work/<cmd>    one command's whole process tree
 //
-// On a pure v2 host that is all. On a hybrid host the v2 tree carries no controllers but still freezes, kills
+// dsec-init is born in work and moves to init once it has made work the root of its control-group namespace: inside,
+// a command's group is /<cmd>, and /sys/fs/cgroup shows the sandbox's limits.
+//
+// On a pure v2 host that is all; the groups lie below the edge's own (a service with Delegate=yes), whose processes
+// move to a leaf beside them (MoveToLeaf). On a hybrid host the v2 tree carries no controllers but still freezes, kills
 // and follows each tree; memory, cpu, pids and blkio are one v1 group for each sandbox, <root>/<sandbox>,
 // which dsec-init's nursery thread joins once (v1 membership is per thread), so that all commands are
 // born inside.

@@ -30,7 +30,7 @@ func (s *Sandbox) Make() error {
 		}
 	}
 	if s.tree.pure() {
-		if err := enable(s.dir, "+memory +cpu +pids +io"); err != nil {
+		if err := enable(s.dir, required, optional); err != nil {
 			return err
 		}
 	}
@@ -42,8 +42,23 @@ func (s *Sandbox) Make() error {
 	return nil
 }
 
-// InitGroup opens the group that dsec-init is cloned into.
-func (s *Sandbox) InitGroup() (*os.File, error) { return os.Open(s.dir + "/init") }
+// Birth opens the group that dsec-init is cloned into: work, which is then the root of what the sandbox sees as its
+// control groups. It makes that its namespace and leaves for init at once.
+func (s *Sandbox) Birth() (*os.File, error) { return os.Open(s.dir + "/work") }
+
+// InitProcs opens the file by which dsec-init joins init.
+func (s *Sandbox) InitProcs() (*os.File, error) {
+	return os.OpenFile(s.dir+"/init/cgroup.procs", os.O_WRONLY, 0)
+}
+
+// Divide makes work one that is divided between commands, so that memory kills are counted for each. Call it once
+// dsec-init has left work.
+func (s *Sandbox) Divide() error {
+	if !s.tree.pure() {
+		return nil
+	}
+	return enable(s.dir+"/work", []string{"memory"}, nil)
+}
 
 // TaskFiles opens the v1 `tasks` files that the nursery thread joins; none on a pure v2 host. The caller
 // closes them.

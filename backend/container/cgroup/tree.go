@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/opendsec/dsec/sandbox"
@@ -27,27 +28,34 @@ type Layout struct {
 	V1 map[string]string `json:"v1,omitempty"`
 }
 
-// Detect finds where this process may keep groups called name: below its own groups.
-func Detect(name string) (Layout, error) {
+// host is how groups lie on this machine.
+type host struct {
+	v2  string            // where the v2 tree is mounted
+	v1  map[string]string // controller -> where its hierarchy is mounted
+	own map[string]string // controller, "" = v2 -> path of this process's group
+}
+
+func (h *host) pure() bool { return len(h.v1) == 0 }
+
+func readHost() (*host, error) {
 	b, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
-		return Layout{}, err
+		return nil, err
 	}
-	own := map[string]string{} // controller ("" = v2) -> path
+	h := &host{v1: map[string]string{}, own: map[string]string{}}
 	for _, line := range strings.Split(strings.TrimSpace(string(b)), "\n") {
 		f := strings.SplitN(line, ":", 3)
 		if len(f) != 3 {
 			continue
 		}
 		for _, c := range strings.Split(f[1], ",") {
-			own[c] = f[2]
+			h.own[c] = f[2]
 		}
 	}
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
-		return Layout{}, err
+		return nil, err
 	}
-	l := Layout{V1: map[string]string{}}
 	for _, line := range strings.Split(string(mounts), "\n") {
 		f := strings.Fields(line)
 		if len(f) < 4 {
@@ -55,22 +63,38 @@ func Detect(name string) (Layout, error) {
 		}
 		switch f[2] {
 		case "cgroup2":
-			if l.V2 == "" {
-				l.V2 = filepath.Join(f[1], own[""], name)
+			if h.v2 == "" {
+				h.v2 = f[1]
 			}
 		case "cgroup":
 			opts := strings.Split(f[3], ",")
 			for _, c := range v1Controllers {
-				for _, o := range opts {
-					if o == c && l.V1[c] == "" {
-						l.V1[c] = filepath.Join(f[1], own[c], name)
-					}
+				if slices.Contains(opts, c) && h.v1[c] == "" {
+					h.v1[c] = f[1]
 				}
 			}
 		}
 	}
-	if l.V2 == "" {
-		return Layout{}, fmt.Errorf("cgroups: %w: no v2 tree is mounted", sandbox.ErrUnsupported)
+	if h.v2 == "" {
+		return nil, fmt.Errorf("cgroups: %w: no v2 tree is mounted", sandbox.ErrUnsupported)
+	}
+	return h, nil
+}
+
+// Detect finds where this process may keep groups called name: below its own groups. On a pure v2 host it moves the
+// process to a leaf (MoveToLeaf).
+func Detect(name string) (Layout, error) {
+	h, err := readHost()
+	if err != nil {
+		return Layout{}, err
+	}
+	if h.pure() {
+		dir, err := h.parent()
+		return Layout{V2: filepath.Join(dir, name)}, err
+	}
+	l := Layout{V2: filepath.Join(h.v2, h.own[""], name), V1: map[string]string{}}
+	for c, dir := range h.v1 {
+		l.V1[c] = filepath.Join(dir, h.own[c], name)
 	}
 	return l, nil
 }
@@ -84,22 +108,13 @@ func Open(l Layout) (*Tree, error) {
 		}
 	}
 	if t.pure() {
-		// Processes may live only in leaves: whoever is in the parent moves aside first (the edge's unit has
-		// Delegate=yes; see MoveToLeaf).
 		for _, d := range []string{filepath.Dir(t.v2), t.v2} {
-			if err := enable(d, "+memory +cpu +pids +io"); err != nil {
+			if err := enable(d, required, optional); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return t, nil
-}
-
-func enable(dir, controllers string) error {
-	if err := write(filepath.Join(dir, "cgroup.subtree_control"), controllers); err != nil {
-		return fmt.Errorf("turn on controllers in %s: %w", dir, err)
-	}
-	return nil
 }
 
 // pure tells whether all controllers are v2's.

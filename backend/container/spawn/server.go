@@ -28,8 +28,9 @@ type Request struct {
 // IDRange is how many ids each shell's user namespace maps.
 const IDRange = 65536
 
+// cloneFlags: dsec-init makes its control-group namespace itself, once it is in the group that is to be its root.
 const cloneFlags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET |
-	syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWCGROUP
+	syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC
 
 // Serve answers requests on the socket at descriptor fd until the other side closes it.
 func Serve(fd int, initEnv []string) error {

@@ -1,0 +1,58 @@
+package container_test
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/backend/container"
+	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/internal/testkit"
+	"github.com/opendsec/dsec/layer/store/posix"
+	"github.com/opendsec/dsec/sandbox"
+	"github.com/opendsec/dsec/sandbox/sandboxtest"
+)
+
+// TestConformance runs the suite that every backend passes.
+func TestConformance(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	store, digest, err := testkit.BaseLayer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(t.TempDir(), "dsec-init")
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin, "github.com/opendsec/dsec/cmd/dsec-init")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build dsec-init: %v\n%s", err, out)
+	}
+	sandboxtest.Run(t, sandboxtest.Factory{
+		Backend: func(t testing.TB, edge sandbox.EdgeID, state string) sandbox.Backend {
+			d, err := container.New(context.Background(), container.Config{
+				StateDir: state, Edge: edge, InitBinary: bin, Layers: posix.NewNode(store), Warm: 4, PoolBytes: 1 << 30,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d
+		},
+		Layers:   []*dsecv1.ResolvedLayer{{Digest: string(digest), Kind: "base", Name: "debian", Version: "v1"}},
+		ImageEnv: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+		Limits:   &dsecv1.Limits{MemoryBytes: 256 << 20, CpuMillis: 2000, Pids: 400, DiskBytes: 64 << 20, ShmBytes: 16 << 20},
+		KillInit: func(t testing.TB, b sandbox.Backend, id sandbox.ID) {
+			p, err := b.(*container.Driver).Process(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			if err := linux.SignalPID(p, 9); err != nil {
+				t.Fatal(err)
+			}
+		},
+	})
+}
