@@ -21,12 +21,14 @@ func (b *box) pause(ctx context.Context) error {
 		}
 		b.starting.Lock()
 		defer b.starting.Unlock()
+		b.holdTimeouts(ctx, true)
 		if err := inst.Pause(ctx); err != nil {
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeTimeout)
 			defer cancel()
 			if undoErr := inst.Resume(undo); undoErr != nil {
 				b.e.log.Error("thaw after a failed freeze", "sandbox", b.id, "err", undoErr)
 			}
+			b.holdTimeouts(undo, false)
 			return err
 		}
 		return b.changed(&record.Entry{Body: &record.Entry_Paused{Paused: &record.Paused{}}}, lifecycle.Paused{})
@@ -39,8 +41,21 @@ func (b *box) resume(ctx context.Context) error {
 		if err := inst.Resume(ctx); err != nil {
 			return err
 		}
+		b.holdTimeouts(ctx, false)
 		return b.changed(&record.Entry{Body: &record.Entry_Resumed{Resumed: &record.Resumed{}}}, lifecycle.Resumed{})
 	})
+}
+
+// holdTimeouts keeps a freeze from using up the timeouts of commands: dsec-init itself is not frozen. Where
+// it cannot be asked the freeze goes on without.
+func (b *box) holdTimeouts(ctx context.Context, hold bool) {
+	conn, _, err := b.channel()
+	if err == nil {
+		err = conn.HoldTimeouts(ctx, hold)
+	}
+	if err != nil {
+		b.e.log.Warn("hold the timeouts of commands", "sandbox", b.id, "hold", hold, "err", err)
+	}
 }
 
 // change brings the sandbox into a state unless it is there. The work is not cut short when the caller goes

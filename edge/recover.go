@@ -241,6 +241,7 @@ func (b *box) settle(ctx context.Context, inst sandbox.Instance, paused bool) {
 		if err := do(ctx); err != nil {
 			b.e.log.Error("bring a recovered sandbox to its state", "sandbox", b.id, "paused", paused, "err", err)
 		}
+		b.holdTimeouts(ctx, paused)
 	}
 	b.mu.Lock()
 	_ = b.step(lifecycle.Tick{}) // what fell due meanwhile

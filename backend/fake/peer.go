@@ -108,7 +108,7 @@ func (p *peer) handle(h wire.Header, b []byte) bool {
 			return false
 		}
 		p.answer(h.ID, p.m.openSession(&m))
-	case wire.KindResume, wire.KindSignal, wire.KindResize, wire.KindAck, wire.KindRelease, wire.KindCloseSession, wire.KindDial:
+	case wire.KindResume, wire.KindSignal, wire.KindResize, wire.KindAck, wire.KindRelease, wire.KindCloseSession, wire.KindDial, wire.KindHold:
 		var m wire.Control
 		if m.Decode(b) != nil {
 			return false
@@ -137,6 +137,11 @@ func (p *peer) handle(h wire.Header, b []byte) bool {
 func (p *peer) control(h wire.Header, m *wire.Control) {
 	if h.Kind == wire.KindDial {
 		p.dial(h.ID, m.Value)
+		return
+	}
+	if h.Kind == wire.KindHold {
+		p.m.hold(m.Flag)
+		p.reply(h.ID, nil)
 		return
 	}
 	if h.Kind == wire.KindCloseSession {

@@ -35,6 +35,42 @@ type process struct {
 	byEdge   bool
 	timedOut bool
 	ignores  map[int32]bool
+	timer    *time.Timer
+	due      time.Time
+	left     time.Duration // of the timeout, while it is held
+}
+
+// setTimeout arms the deadline, if any.
+func (c *process) setTimeout(d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.due = time.Now().Add(d)
+	c.timer = time.AfterFunc(d, func() {
+		c.mu.Lock()
+		c.timedOut = c.exit == nil
+		c.mu.Unlock()
+		c.kill(9, false)
+	})
+}
+
+// hold stops the clocks of all timeouts, or lets them run on.
+func (m *Machine) hold(hold bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.commands {
+		c.mu.Lock()
+		var left time.Duration
+		if hold && c.timer != nil && c.timer.Stop() {
+			c.left = max(time.Until(c.due), time.Millisecond)
+		} else if !hold {
+			left, c.left = c.left, 0
+		}
+		c.mu.Unlock()
+		c.setTimeout(left)
+	}
 }
 
 type piece struct {
@@ -73,21 +109,10 @@ func (m *Machine) start(p *peer, id uint32, req *wire.Start) {
 	m.commands[req.ID] = c
 	m.mu.Unlock()
 	p.reply(id, (&wire.Started{PID: c.pid}).Append)
-	var stop *time.Timer
-	if req.TimeoutMillis > 0 {
-		stop = time.AfterFunc(time.Duration(req.TimeoutMillis)*time.Millisecond, func() {
-			c.mu.Lock()
-			c.timedOut = true
-			c.mu.Unlock()
-			c.kill(9, false)
-		})
-	}
+	c.setTimeout(time.Duration(req.TimeoutMillis) * time.Millisecond)
 	go func() { // ends when the machine does, at the latest
 		sh := &shell{c: c, state: state, env: env}
 		code, exits := sh.run(req.Argv, script)
-		if stop != nil {
-			stop.Stop()
-		}
 		c.finish(code, exits && req.Session != "")
 	}()
 }
@@ -196,6 +221,9 @@ func (c *process) kill(sig int32, machineGone bool) {
 func (c *process) finish(code int32, sessionEnds bool) {
 	c.cancel()
 	c.mu.Lock()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
 	x := wire.Exit{Code: code, OutputEnd: c.end, DurationMicros: time.Since(c.began).Microseconds(), TimedOut: c.timedOut, SessionEnded: sessionEnds}
 	if c.killedBy != 0 {
 		x.Code, x.Signal = 0, c.killedBy

@@ -76,3 +76,9 @@ func (c *Conn) OpenSession(ctx context.Context, s *wire.OpenSession, group []*os
 func (c *Conn) CloseSession(ctx context.Context, session string) error {
 	return c.control(ctx, wire.KindCloseSession, &wire.Control{Name: session})
 }
+
+// HoldTimeouts stops the clocks of all commands' timeouts, or lets them run on: while a sandbox is frozen its
+// commands use up nothing. Idempotent.
+func (c *Conn) HoldTimeouts(ctx context.Context, hold bool) error {
+	return c.control(ctx, wire.KindHold, &wire.Control{Flag: hold})
+}

@@ -38,6 +38,7 @@ type command struct {
 	killFD int    // cgroup.kill; -1 = none
 
 	timeout  timer
+	left     time.Duration // of the timeout, while the sandbox is frozen; 0 = none
 	timedOut bool
 	signaled bool // by the edge
 
@@ -64,20 +65,6 @@ func (i *Init) newCommand(id string) *command {
 func (i *Init) add(c *command) {
 	i.commands[c.id] = c
 	i.live++
-}
-
-// setTimeout arms the command's deadline.
-func (c *command) setTimeout(millis int64) {
-	if millis > 0 {
-		c.i.timers.set(&c.timeout, time.Duration(min(millis, 1<<40))*time.Millisecond, func() {
-			c.timedOut = true
-			if c.session != nil {
-				c.session.interrupt()
-			} else {
-				c.killTree(unix.SIGKILL)
-			}
-		})
-	}
 }
 
 // exited is called when the leader was reaped.

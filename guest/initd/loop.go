@@ -47,6 +47,7 @@ type Init struct {
 	starts   []*launch               // waiting for the nursery; the first is being made
 	watchdog timer
 	sessions map[string]*session
+	held     bool      // the sandbox is frozen: timeouts do not run
 	drains   []*outlet // discarded outputs of commands that have ended
 	trimmer  timer
 	busy     bool // since the trimmer's last look

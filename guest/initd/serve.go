@@ -54,7 +54,7 @@ func (i *Init) serve(c *conn, h wire.Header, p []byte, fds []int) {
 		if err = m.Decode(p); err == nil {
 			err = i.input(c, h.ID, &m)
 		}
-	case wire.KindResume, wire.KindSignal, wire.KindResize, wire.KindAck, wire.KindRelease, wire.KindCloseSession:
+	case wire.KindResume, wire.KindSignal, wire.KindResize, wire.KindAck, wire.KindRelease, wire.KindCloseSession, wire.KindHold:
 		var m wire.Control
 		if err = m.Decode(p); err == nil {
 			err = i.control(c, h, &m)
@@ -99,6 +99,11 @@ func (i *Init) enter(c *conn, id uint32, m *wire.Claim, fds []int) error {
 
 // control serves the small requests on a command or session.
 func (i *Init) control(c *conn, h wire.Header, m *wire.Control) error {
+	if h.Kind == wire.KindHold {
+		i.hold(m.Flag)
+		c.reply(h.ID, nil)
+		return nil
+	}
 	if h.Kind == wire.KindCloseSession {
 		s := i.sessions[m.Name]
 		if s == nil {

@@ -47,6 +47,9 @@ const (
 	KindCredit
 	KindEnd
 	KindReset
+
+	// KindHold is a request, too: the sandbox is about to be frozen (Flag), or has been thawed.
+	KindHold
 )
 
 // Bounds of the protocol, in bytes unless said.

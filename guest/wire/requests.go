@@ -161,7 +161,8 @@ func (m *Path) Decode(p []byte) error {
 }
 
 // Control is the payload of the small requests on a command or session: Resume, Ack (Offset), Signal (Value,
-// Flag = whole tree), Resize (Value = columns<<16 | rows), Release, CloseSession; and of Dial (Value = port).
+// Flag = whole tree), Resize (Value = columns<<16 | rows), Release, CloseSession; of Dial (Value = port); and of
+// Hold (Flag = hold).
 type Control struct {
 	Name   string
 	Offset int64

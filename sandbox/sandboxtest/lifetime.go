@@ -67,6 +67,19 @@ func (s *suite) pause(t *testing.T) {
 			}
 		}
 	})
+	t.Run("TimeoutsAreHeld", func(t *testing.T) {
+		st := b.Start(&dsecv1.StartCommandRequest{Command: &dsecv1.CommandSpec{Shell: "echo on; sleep 0.2; echo off", TimeoutSeconds: proto.Float64(2)}})
+		st.Until("on")
+		pause()
+		time.Sleep(2500 * time.Millisecond) // longer than the timeout; nothing can be waited for
+		if _, err := s.Sandboxes.ResumeSandbox(b.Ctx, &dsecv1.ResumeSandboxRequest{SandboxId: b.ID}); err != nil {
+			t.Fatal(err)
+		}
+		events := st.All()
+		WantEnd(t, events[len(events)-1].GetEnded(), "exited", byTask)
+		r := b.Exec(&dsecv1.CommandSpec{Shell: "sleep 600", TimeoutSeconds: proto.Float64(0.1)})
+		WantEnd(t, r.Command, "timed_out", byTask)
+	})
 	t.Run("ManyAtOnce", func(t *testing.T) {
 		pause()
 		var wg sync.WaitGroup
