@@ -7,7 +7,7 @@ type Args struct {
 	Stage   string // an empty directory on the host
 	Tasks   []int  // descriptors of cgroup v1 tasks files, open for writing
 	Seccomp int    // descriptor of the commands' filter, a raw BPF program; -1 = none
-	Cgroup2 bool   // mount /sys/fs/cgroup
+	Group   int    // descriptor of the v2 group to move to, once the present one is the namespace's root; 0 = stay
 }
 
 // List returns the arguments as dsec-init takes them, without the program's name.
@@ -23,8 +23,8 @@ func (a *Args) List() []string {
 	if a.Seccomp >= 0 {
 		l = append(l, "-seccomp", strconv.Itoa(a.Seccomp))
 	}
-	if a.Cgroup2 {
-		l = append(l, "-cgroup2")
+	if a.Group > 0 {
+		l = append(l, "-group", strconv.Itoa(a.Group))
 	}
 	return l
 }

@@ -6,7 +6,7 @@
 //
 // The spawner executes
 //
-//	dsec-init container -stage DIR [-tasks FD,FD,...] [-seccomp FD] [-cgroup2]
+//	dsec-init container -stage DIR [-tasks FD,FD,...] [-seccomp FD] [-group FD]
 //
 // with Environ() as its environment, in new user, mount, pid, net, uts, ipc and cgroup namespaces, as uid and gid 0
 // of the user namespace with every capability in it, with the host's mounts still in view, / as working directory.
@@ -16,6 +16,8 @@
 //	2     where the one line goes that tells why dsec-init had to end
 //	3     a listening Unix stream socket, bound to a path on the host
 //	tasks cgroup v1 tasks files, open for writing: the groups that commands, not dsec-init, are to be in
+//	group cgroup.procs of a v2 group, open for writing: dsec-init makes the groups it was born in (and the v1 ones)
+//	      the root of a new control-group namespace, moves there, and mounts the v2 tree read-only
 //	seccomp  an array of struct sock_filter, at most 4096, read to its end; installed on commands
 //
 // DIR is an empty directory that uid 0 of the namespace can reach; a file system is mounted there in the new mount

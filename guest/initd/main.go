@@ -1,7 +1,6 @@
 package initd
 
 import (
-	"os"
 	"runtime"
 	"strconv"
 	"strings"
@@ -29,7 +28,7 @@ type options struct {
 	stage   string
 	tasks   []int
 	seccomp int
-	cgroup2 bool
+	group   int
 	allCaps bool
 }
 
@@ -49,14 +48,11 @@ func Main(args []string) {
 }
 
 func parse(args []string) (*options, error) {
-	o := &options{seccomp: -1}
+	o := &options{seccomp: -1, group: -1}
 	for len(args) > 0 {
 		name := args[0]
 		args = args[1:]
 		switch name {
-		case "-cgroup2":
-			o.cgroup2 = true
-			continue
 		case "-allcaps":
 			o.allCaps = true
 			continue
@@ -75,6 +71,12 @@ func parse(args []string) (*options, error) {
 				return nil, err
 			}
 			o.seccomp = fd
+		case "-group":
+			fd, err := strconv.Atoi(value)
+			if err != nil {
+				return nil, err
+			}
+			o.group = fd
 		case "-tasks":
 			for _, v := range strings.Split(value, ",") {
 				if v == "" {
@@ -111,7 +113,7 @@ func container(o *options) error {
 	if err != nil {
 		return err
 	}
-	if i.stage, err = stage.Prepare(o.stage, o.cgroup2); err != nil {
+	if i.stage, err = stage.Prepare(o.stage); err != nil {
 		return err
 	}
 	if i.nursery, err = nursery.New(); err != nil {
@@ -153,6 +155,15 @@ func (i *Init) confine(o *options) error {
 	for _, fd := range o.tasks {
 		s.Do(0, unix.SYS_WRITE, uintptr(fd), zero, 1)
 	}
+	if o.group >= 0 {
+		// All by the nursery: a control-group namespace belongs to a thread. The groups of this moment become its root.
+		s.Do(0, unix.SYS_UNSHARE, unix.CLONE_NEWCGROUP)
+		s.Do(0, unix.SYS_WRITE, uintptr(o.group), zero, 1)
+		const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_RDONLY
+		fs := s.String("cgroup2")
+		// Optional: programs that look for their limits do without.
+		s.Do(nursery.May, unix.SYS_MOUNT, fs, s.String("/sys/fs/cgroup"), fs, flags, 0)
+	}
 	s.Do(0, unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 	if !o.allCaps {
 		for c := range uintptr(unix.CAP_LAST_CAP + 1) {
@@ -173,8 +184,10 @@ func (i *Init) confine(o *options) error {
 	if err := i.nursery.RunWait(s); err != nil {
 		return err
 	}
-	for _, fd := range o.tasks {
-		unix.Close(fd)
+	for _, fd := range append(o.tasks, o.group) {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
 	}
 	return nil
 }
@@ -188,23 +201,30 @@ func contains(l []uintptr, v uintptr) bool {
 	return false
 }
 
-// readFilter reads a raw BPF program: at most 4096 instructions of 8 bytes.
+// readFilter reads a raw BPF program: at most 4096 instructions of 8 bytes. The descriptor shares its offset with
+// those of other shells: it is read from its beginning, wherever that stands.
 func readFilter(fd int) ([]byte, error) {
 	if fd < 0 {
 		return nil, nil
 	}
-	f := os.NewFile(uintptr(fd), "filter")
-	defer f.Close()
-	b := make([]byte, 0, 4096*8+1)
-	for len(b) < cap(b) {
-		n, err := f.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		if err != nil || n == 0 {
+	defer unix.Close(fd)
+	b := make([]byte, 4096*8+1)
+	size := 0
+	for size < len(b) {
+		n, err := unix.Pread(fd, b[size:], int64(size))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if n == 0 {
 			break
 		}
+		size += n
 	}
-	if len(b)%8 != 0 || len(b) > 4096*8 {
+	if size == 0 || size%8 != 0 || size == len(b) {
 		return nil, unix.EINVAL
 	}
-	return b, nil
+	return b[:size], nil
 }

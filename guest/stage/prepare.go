@@ -15,9 +15,8 @@ type Stage struct {
 	Null int
 }
 
-// Prepare builds the stage at dir, an empty directory, and pivots into it. With cgroup2, the control group
-// tree is mounted read-only at /sys/fs/cgroup where the kernel allows it.
-func Prepare(dir string, cgroup2 bool) (*Stage, error) {
+// Prepare builds the stage at dir, an empty directory, and pivots into it.
+func Prepare(dir string) (*Stage, error) {
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return nil, wrap("make mounts private", err)
 	}
@@ -32,7 +31,7 @@ func Prepare(dir string, cgroup2 bool) (*Stage, error) {
 			return nil, wrap("make "+d, err)
 		}
 	}
-	if err := kernelFiles(cgroup2); err != nil {
+	if err := kernelFiles(); err != nil {
 		return nil, err
 	}
 	s := &Stage{}
@@ -46,17 +45,13 @@ func Prepare(dir string, cgroup2 bool) (*Stage, error) {
 }
 
 // kernelFiles mounts proc and sysfs.
-func kernelFiles(cgroup2 bool) error {
+func kernelFiles() error {
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	if err := mount("proc", "proc", "proc", flags, ""); err != nil {
 		return wrap("mount proc", err)
 	}
 	if err := mount("sysfs", "sys", "sysfs", flags|unix.MS_RDONLY, ""); err != nil {
 		return wrap("mount sysfs", err)
-	}
-	if cgroup2 {
-		// Optional: programs that look for their limits do without.
-		_ = mount("cgroup2", "sys/fs/cgroup", "cgroup2", flags|unix.MS_RDONLY, "")
 	}
 	// The bind of an empty directory is made read-only once and then bound over every masked directory.
 	if err := mount("empty", "empty", "tmpfs", flags|unix.MS_RDONLY, "mode=755,size=4k"); err != nil {
