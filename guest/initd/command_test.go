@@ -221,8 +221,8 @@ func TestTerminal(t *testing.T) {
 	b.until(c, "after 130\r\n")
 	say("sleep 1000 & jobs; kill %1; wait\n")
 	b.until(c, "Running")
-	say("\x04")
-	if res := b.wait(c); res.Exit.Signal != 0 {
+	say("exit 3\n")
+	if res := b.wait(c); res.Exit.Code != 3 {
 		t.Errorf("%+v", res.Exit)
 	}
 	// End of input as a terminal has it.
