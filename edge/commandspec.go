@@ -107,8 +107,10 @@ func wireStart(id string, s *dsecv1.CommandSpec) *wire.Start {
 	env, _ := mergeEnv(nil, s.Env, s.Secrets) // checked before
 	w := &wire.Start{
 		ID: id, Argv: s.Argv, Shell: s.Shell, Env: env, Cwd: s.Cwd, User: s.User, Session: s.SessionId,
-		Stdin:         len(s.Stdin) > 0 || s.KeepStdinOpen,
-		TimeoutMillis: seconds(s.GetTimeoutSeconds()).Milliseconds(),
+		Stdin: len(s.Stdin) > 0 || s.KeepStdinOpen,
+	}
+	if t := s.GetTimeoutSeconds(); t > 0 {
+		w.TimeoutMillis = max(1, seconds(t).Milliseconds()) // 0 would be none
 	}
 	if t := s.Terminal; t != nil {
 		w.Terminal, w.Columns, w.Rows = true, uint16(t.Columns), uint16(t.Rows)

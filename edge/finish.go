@@ -52,13 +52,12 @@ func (c *command) exited(x wire.Exit) {
 		return
 	}
 	c.mu.Unlock()
-	if x.Code == 0 && x.Signal == 0 && !x.TimedOut {
+	if x.Code == 0 && x.Signal == 0 && !c.b.e.cfg.Record.Sync {
 		c.end(x)
 		return
 	}
-	if !c.b.e.spawn(func() { c.end(x) }) { // may look at the disk's usage
-		return // dsec-init tells the next edge
-	}
+	// It may wait: for the disk, or to learn how full it is. Once the edge is closing, dsec-init tells the next.
+	c.b.e.spawn(func() { c.end(x) })
 }
 
 // end records how the command ended, tells everyone, and then clears up.
@@ -114,12 +113,12 @@ func (b *box) endCommand(c *command, result *dsecv1.CommandResult) {
 	group, launched := c.group, c.launched
 	c.mu.Unlock()
 	entry, err := b.log.EndCommand(ended)
-	if err == nil {
-		err = b.log.Sync()
-	}
 	conn := b.conn
 	_ = b.step(lifecycle.Leave{})
 	b.mu.Unlock()
+	if err == nil {
+		err = b.log.Sync() // together with others that end now
+	}
 	switch {
 	case err != nil:
 		// dsec-init keeps the exit: the next edge records it.

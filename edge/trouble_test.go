@@ -3,6 +3,7 @@ package edge_test
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -238,4 +239,53 @@ func TestStagesAreShown(t *testing.T) {
 			t.Errorf("no stage %s in %v", want, fmt.Sprint(node.Stages))
 		}
 	}
+}
+
+// TestGroupCommit: with the disk waited for, all is as without.
+func TestGroupCommit(t *testing.T) {
+	n := sandboxtest.Start(t, fakeFactory(), func(c *edge.Config) { c.Record.Sync = true })
+	b := n.Create(t, nil)
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() { b.WantShell("count 3", "1\n2\n3\n") })
+	}
+	wg.Wait()
+	b.WantShell("count 300000; echo last", string(b.Shell("count 300000; echo last").Stdout))
+	n.Restart()
+	list, err := n.Commands.ListCommands(b.Ctx, &dsecv1.ListCommandsRequest{SandboxId: b.ID})
+	if err != nil || len(list.Commands) != 52 || list.Commands[51].Result == nil {
+		t.Errorf("%d commands, %v", len(list.GetCommands()), err)
+	}
+}
+
+// TestIdleSandboxesAreCheap shows what an idle sandbox costs the edge; the fake's share is in it.
+func TestIdleSandboxesAreCheap(t *testing.T) {
+	n := sandboxtest.Start(t, fakeFactory(), nil)
+	usage := func() (heap uint64, goroutines int) {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapInuse + m.StackInuse, runtime.NumGoroutine()
+	}
+	must(ask(n, 1, "", nil))
+	heap, goroutines := usage()
+	const count = 500
+	results := must(ask(n, count, "", nil))
+	after, more := usage()
+	if results[count-1].Error != nil {
+		t.Fatal(results[count-1])
+	}
+	bytes, perBox := (after-heap)/count, float64(more-goroutines)/count
+	t.Logf("%d bytes and %.2f goroutines for each", bytes, perBox)
+	// The channel's reader here, and the machine's in the fake.
+	if perBox > 2.1 {
+		t.Errorf("%.2f goroutines for each idle sandbox", perBox)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
