@@ -43,6 +43,7 @@ type command struct {
 	killed   bool           // the whole tree, by request
 	signals  map[int32]bool // sent by request
 	watchers []chan struct{}
+	lossy    bool      // output could not be recorded
 	once     sync.Once // closes started
 }
 
@@ -292,10 +293,13 @@ func (c *command) output(conn *aether.Conn, offset int64, stream record.Stream, 
 	end, err := c.b.log.Output(c.order, offset, stream, data)
 	if err != nil {
 		// What cannot be recorded is lost, and counted as cut: the command must not wait for ever.
-		c.b.e.log.Error("record output", "sandbox", c.b.id, "command", c.id, "err", err)
 		end = offset + int64(len(data))
 	}
 	c.mu.Lock()
+	if err != nil && !c.lossy {
+		c.lossy = true // said once
+		c.b.e.log.Error("record output", "sandbox", c.b.id, "command", c.id, "err", err)
+	}
 	ack := end-c.acked >= ackEvery
 	if ack {
 		c.acked = end

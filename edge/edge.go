@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -160,11 +161,17 @@ func (e *Edge) add(b *box) {
 func (e *Edge) retire(b *box) {
 	e.mu.Lock()
 	e.retired = append(e.retired, b)
+	e.mu.Unlock()
+	e.trimRetired()
+}
+
+func (e *Edge) trimRetired() {
+	e.mu.RLock()
 	var over []*box
 	if n := len(e.retired) - e.cfg.RetainMax; n > 0 {
-		over = e.retired[:n]
+		over = slices.Clone(e.retired[:n])
 	}
-	e.mu.Unlock()
+	e.mu.RUnlock()
 	for _, b := range over {
 		e.drop(b)
 	}
@@ -175,11 +182,8 @@ func (e *Edge) drop(b *box) {
 	e.mu.Lock()
 	known := e.boxes[b.id] == b
 	delete(e.boxes, b.id)
-	for i, r := range e.retired {
-		if r == b {
-			e.retired = append(e.retired[:i:i], e.retired[i+1:]...)
-			break
-		}
+	if i := slices.Index(e.retired, b); i >= 0 {
+		e.retired = slices.Delete(e.retired, i, i+1)
 	}
 	e.mu.Unlock()
 	if !known {

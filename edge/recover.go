@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -48,6 +49,10 @@ func (e *Edge) Recover(ctx context.Context) error {
 	}
 	close(work)
 	wg.Wait()
+	e.mu.Lock()
+	slices.SortFunc(e.retired, func(x, y *box) int { return x.endedAt.Compare(y.endedAt) }) // ended: it does not change
+	e.mu.Unlock()
+	e.trimRetired()
 	keep := func(id sandbox.ID) bool {
 		if unreadable.has(id) {
 			return true // unknown is not empty
@@ -139,7 +144,9 @@ func (e *Edge) takeUp(ctx context.Context, b *box, h *history) error {
 		b.mu.Lock()
 		b.arm()
 		b.mu.Unlock()
-		e.retire(b)
+		e.mu.Lock()
+		e.retired = append(e.retired, b) // put in order when all are read
+		e.mu.Unlock()
 	case b.machine.State() == sandbox.StateStopping:
 		e.add(b)
 		e.admit.adopt()
