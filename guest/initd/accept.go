@@ -1,16 +1,32 @@
 package initd
 
 import (
+	"time"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/opendsec/dsec/guest/wire"
 )
 
+// acceptRetry is the pause after a connection could not be taken for want of descriptors or memory.
+const acceptRetry = 100 * time.Millisecond
+
 // accept takes one connection. In a container its peer must live outside the sandbox's pid namespace: the
 // kernel shows such a process as pid 0.
 func (i *Init) accept() {
 	fd, _, err := unix.Accept4(i.listen, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-	if err != nil {
+	switch err {
+	case nil:
+	case unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS:
+		// The connection stays in line, and the socket ready: look again later instead of at once for ever.
+		i.poll.del(i.listen)
+		i.timers.set(&i.listenAgain, acceptRetry, func() {
+			if err := i.poll.add(i.listen, unix.EPOLLIN, fdWatcher(i.accept)); err != nil {
+				fatal("listen", err)
+			}
+		})
+		return
+	default:
 		return
 	}
 	if cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil || cred.Pid != 0 {

@@ -30,11 +30,12 @@ type Init struct {
 	stage   *stage.Stage
 	scratch []byte // mapped; for one frame, one read
 
-	listen  int
-	current *conn   // the edge that said hello with the greatest epoch
-	waiting []*conn // not yet said hello
-	epoch   uint64
-	dirty   []*conn // to flush
+	listen      int
+	listenAgain timer
+	current     *conn   // the edge that said hello with the greatest epoch
+	waiting     []*conn // not yet said hello
+	epoch       uint64
+	dirty       []*conn // to flush
 
 	claimed bool
 	claim   wire.Claim

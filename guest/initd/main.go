@@ -29,7 +29,7 @@ type options struct {
 	tasks   []int
 	seccomp int
 	group   int
-	allCaps bool
+	allCaps bool // do not bound the commands' capabilities: for tests of the defence
 }
 
 // Main runs dsec-init with its arguments (without the program's name) and does not return.
