@@ -6,10 +6,21 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+	"sync"
 	"testing"
 
-	"golang.org/x/sys/unix"
+	"github.com/opendsec/dsec/internal/linux"
 )
+
+// mounts is the test process's place to make mounts.
+var mounts = sync.OnceValues(func() (*linux.MountSpace, error) {
+	dir, err := os.MkdirTemp("", "guesttest-mnt-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(dir) // what is mounted there is seen nowhere else
+	return linux.OpenMountSpace(dir, nil)
+})
 
 // Root makes a detached overlay over the host's own files, seen with the sandbox's ids, and an empty upper
 // layer. upper is the host's path of the upper layer: write files there before claiming. The descriptor is
@@ -25,22 +36,22 @@ func Root(t testing.TB) (root *os.File, upper string) {
 	}
 	ns := userNamespace(t)
 	defer ns.Close()
-	lower, err := unix.OpenTree(unix.AT_FDCWD, "/", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	space, err := mounts()
 	must(t, err)
-	defer unix.Close(lower)
-	must(t, unix.MountSetattr(lower, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
-		Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd()),
-	}))
-	fs, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	lower, err := space.Clone(nil, "/", 0, ns)
 	must(t, err)
-	defer unix.Close(fs)
-	must(t, unix.FsconfigSetFd(fs, "lowerdir+", lower))
-	must(t, unix.FsconfigSetString(fs, "upperdir", upper))
-	must(t, unix.FsconfigSetString(fs, "workdir", work))
-	must(t, unix.FsconfigCreate(fs))
-	fd, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, unix.MOUNT_ATTR_NODEV)
+	defer lower.Close()
+	writable, err := space.Clone(nil, dir, 0, nil)
 	must(t, err)
-	root = os.NewFile(uintptr(fd), "root")
+	defer writable.Close()
+	up, err := linux.OpenAt(writable, "upper")
+	must(t, err)
+	defer up.Close()
+	wk, err := linux.OpenAt(writable, "work")
+	must(t, err)
+	defer wk.Close()
+	root, err = space.NewOverlay(&linux.Overlay{Lower: []*os.File{lower}, Writable: writable, Upper: up, Work: wk}, linux.NoDev, 0)
+	must(t, err)
 	t.Cleanup(func() { root.Close() })
 	return root, upper
 }
