@@ -3,8 +3,6 @@ package container_test
 import (
 	"context"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
@@ -25,11 +23,9 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin := filepath.Join(t.TempDir(), "dsec-init")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin, "github.com/opendsec/dsec/cmd/dsec-init")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build dsec-init: %v\n%s", err, out)
+	bin, err := testkit.Init(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
 	}
 	sandboxtest.Run(t, sandboxtest.Factory{
 		Backend: func(t testing.TB, edge sandbox.EdgeID, state string) sandbox.Backend {

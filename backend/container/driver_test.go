@@ -5,8 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -22,28 +20,21 @@ import (
 // limits of the sandboxes in these tests.
 var limits = sandbox.Limits{MemoryBytes: 256 << 20, CPUMillis: 2000, Pids: 200, DiskBytes: 64 << 20, ShmBytes: 16 << 20}
 
-// initBinary builds dsec-init once. Where there is no compiler, DSEC_TEST_INIT names a built one.
-var initBinary = sync.OnceValues(func() (string, error) {
-	if bin := os.Getenv("DSEC_TEST_INIT"); bin != "" {
-		return bin, nil
-	}
-	dir, err := os.MkdirTemp("", "dsec-init-")
-	if err != nil {
+// initDir is where initBinary builds.
+var initDir string
+
+// initBinary builds dsec-init once.
+var initBinary = sync.OnceValues(func() (bin string, err error) {
+	if initDir, err = os.MkdirTemp("", "dsec-init-"); err != nil {
 		return "", err
 	}
-	bin := filepath.Join(dir, "dsec-init")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", bin, "github.com/opendsec/dsec/cmd/dsec-init")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", &exec.Error{Name: string(out), Err: err}
-	}
-	return bin, nil
+	return testkit.Init(initDir)
 })
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if bin, err := initBinary(); err == nil && os.Getenv("DSEC_TEST_INIT") == "" {
-		os.RemoveAll(filepath.Dir(bin))
+	if initDir != "" {
+		os.RemoveAll(initDir)
 	}
 	os.Exit(code)
 }
@@ -153,6 +144,7 @@ type client struct {
 	i    sandbox.Instance
 	conn *aether.Conn
 	next int
+	oom  int64 // memory kills of the command that ended last
 
 	mu   sync.Mutex
 	out  map[string]*bytes.Buffer
@@ -225,12 +217,15 @@ func (c *client) start(s *wire.Start) (string, wire.Exit) {
 	g.CloseFiles()
 	select {
 	case e := <-ch:
+		if c.oom, err = g.OOMKills(); err != nil {
+			c.t.Error(err)
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		return c.out[s.ID].String(), e
 	case <-c.gone:
 		c.t.Fatalf("channel closed during %q", s.Shell)
-	case <-time.After(90 * time.Second):
+	case <-time.After(time.Duration(s.TimeoutMillis)*time.Millisecond + 30*time.Second):
 		c.t.Fatalf("no end of %q", s.Shell)
 	}
 	panic("unreachable")

@@ -22,17 +22,16 @@ func TestMemoryLimit(t *testing.T) {
 	neighbour := connect(t, b.create(nil))
 	i := b.create(nil)
 	c := connect(t, i)
-	g, err := i.Group(t.Context(), "probe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = g.Remove() }()
 	_, e := c.start(&wire.Start{Argv: []string{"python3", "-c", "x = bytearray(1 << 30); print(len(x))"}})
 	if e.Signal != int32(syscall.SIGKILL) {
 		t.Fatalf("allocating beyond the limit: %+v", e)
 	}
-	if n, err := g.OOMKills(); err != nil || n < 1 {
-		t.Fatalf("memory kills: %d, %v", n, err)
+	if c.oom != 1 {
+		t.Fatalf("memory kills: %d, want 1", c.oom)
+	}
+	st, err := i.Stats(t.Context())
+	if err != nil || st.OOMKills != 1 || st.MemoryLimitBytes != limits.MemoryBytes || st.MemoryPeakBytes > st.MemoryLimitBytes || st.MemoryPeakBytes < limits.MemoryBytes/2 {
+		t.Fatalf("statistics: %+v, %v", st, err)
 	}
 	// tmpfs counts too.
 	out, e := c.run("dd if=/dev/zero of=/dev/shm/x bs=1M count=400 2>&1")
@@ -94,7 +93,7 @@ func TestManyFiles(t *testing.T) {
 	b := newBed(t, nil)
 	neighbour := connect(t, b.create(nil))
 	c := connect(t, b.create(func(s *sandbox.Spec) { s.Limits.DiskBytes = 16 << 20 }))
-	out, e := c.start(&wire.Start{TimeoutMillis: 60000, Argv: []string{"python3", "-c", `
+	out, e := c.start(&wire.Start{TimeoutMillis: 600_000, Argv: []string{"python3", "-c", `
 import os
 os.mkdir("/many")
 n = 0

@@ -57,8 +57,11 @@ func Binary(t testing.TB) string {
 	return build.path
 }
 
-// Cleanup removes the binary; for TestMain, after all tests.
+// Cleanup removes the binary and what mounts hang on; for TestMain, after all tests.
 func Cleanup() {
+	if mountsDir != "" {
+		os.Remove(mountsDir)
+	}
 	if build.path != "" {
 		os.RemoveAll(filepath.Dir(build.path))
 	}

@@ -5,8 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/opendsec/dsec/internal/linux"
@@ -14,13 +14,15 @@ import (
 
 // mounts is the test process's place to make mounts.
 var mounts = sync.OnceValues(func() (*linux.MountSpace, error) {
-	dir, err := os.MkdirTemp("", "guesttest-mnt-")
-	if err != nil {
+	var err error
+	if mountsDir, err = os.MkdirTemp("", "guesttest-mnt-"); err != nil {
 		return nil, err
 	}
-	defer os.Remove(dir) // what is mounted there is seen nowhere else
-	return linux.OpenMountSpace(dir, nil)
+	return linux.OpenMountSpace(mountsDir, nil)
 })
+
+// mountsDir is removed by Cleanup: without it the mounts would be gone.
+var mountsDir string
 
 // Root makes a detached overlay over the host's own files, seen with the sandbox's ids, and an empty upper
 // layer. upper is the host's path of the upper layer: write files there before claiming. The descriptor is

@@ -73,18 +73,22 @@ func fsLog(fs int) string {
 	return out
 }
 
-// CloneMount makes a detached copy of the mount at dir/path ("" = dir itself). With a user namespace its ids
+// CloneMount makes a detached copy of the mount at dir/path ("" = dir itself, nil = path alone). With a user namespace its ids
 // are mapped through that namespace: what lies on disk as 0 is the namespace's root.
 func CloneMount(dir *os.File, path string, attr MountAttr, userns *os.File) (*os.File, error) {
 	flags := uint(unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC)
 	if path == "" {
 		flags |= unix.AT_EMPTY_PATH
 	}
-	fd, err := unix.OpenTree(int(dir.Fd()), path, flags)
-	if err != nil {
-		return nil, fmt.Errorf("clone mount %s/%s: %w", dir.Name(), path, err)
+	at, name := unix.AT_FDCWD, path
+	if dir != nil {
+		at, name = int(dir.Fd()), dir.Name()+"/"+path
 	}
-	c := os.NewFile(uintptr(fd), dir.Name()+"/"+path)
+	fd, err := unix.OpenTree(at, path, flags)
+	if err != nil {
+		return nil, fmt.Errorf("clone mount %s: %w", name, err)
+	}
+	c := os.NewFile(uintptr(fd), name)
 	if err := setMountAttr(c, attr, userns); err != nil {
 		c.Close()
 		return nil, err

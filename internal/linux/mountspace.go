@@ -162,7 +162,7 @@ func (s *MountSpace) drop(name string) error {
 	return nil
 }
 
-// Clone is CloneMount of a kept mount.
+// Clone is CloneMount of a kept mount, or of a path on the host (dir nil).
 func (s *MountSpace) Clone(dir *os.File, path string, attr MountAttr, userns *os.File) (c *os.File, err error) {
 	if s.thread == nil {
 		return CloneMount(dir, path, attr, userns)
