@@ -93,15 +93,19 @@ func (c *Config) defaults() error {
 	return nil
 }
 
+// maxCPUs is what a sandbox may ask for on any node: CPU is overcommitted, and a task's spec is not written for one
+// machine. What the node lacks is simply never used.
+const maxCPUs = 64
+
 func defaultLimits(d, m *sandbox.Limits, memory int64) {
 	set(&m.MemoryBytes, memory)
-	set(&m.CPUMillis, int64(runtime.NumCPU())*1000)
+	set(&m.CPUMillis, max(int64(runtime.NumCPU()), maxCPUs)*1000)
 	set(&m.Pids, 16384)
 	set(&m.DiskBytes, 1<<40)
 	set(&m.IOReadBPS, 1<<40)
 	set(&m.IOWriteBPS, 1<<40)
 	set(&d.MemoryBytes, min(4<<30, m.MemoryBytes))
-	set(&d.CPUMillis, min(4000, m.CPUMillis))
+	set(&d.CPUMillis, min(4000, int64(runtime.NumCPU())*1000, m.CPUMillis))
 	set(&d.Pids, min(2048, m.Pids))
 	set(&d.DiskBytes, min(10<<30, m.DiskBytes))
 	set(&d.ShmBytes, 64<<20)
