@@ -19,10 +19,11 @@ import (
 // maxLine bounds one line of an import's answer, and an error's body.
 const maxLine = 1 << 20
 
-// wireError is {"code","message"}, as every error over plain HTTP looks.
+// wireError is {"code","message"}, as every error over plain HTTP looks; with the failure where one is behind it.
 type wireError struct {
-	Code    string `json:"code"`
-	Message string `json:"message"`
+	Code    string          `json:"code"`
+	Message string          `json:"message"`
+	Failure json.RawMessage `json:"failure"`
 }
 
 func (e wireError) err() error {
@@ -30,7 +31,14 @@ func (e wireError) err() error {
 	if err := code.UnmarshalText([]byte(e.Code)); err != nil {
 		code = connect.CodeUnknown
 	}
-	return connect.NewWireError(code, errors.New(e.Message))
+	out := connect.NewWireError(code, errors.New(e.Message))
+	f := &dsecv1.Failure{}
+	if len(e.Failure) > 0 && protojson.Unmarshal(e.Failure, f) == nil {
+		if d, err := connect.NewErrorDetail(f); err == nil {
+			out.AddDetail(d)
+		}
+	}
+	return out
 }
 
 // do sends a plain request and returns an answer of 2xx.
@@ -182,7 +190,7 @@ func (c *Client) UploadLayer(ctx context.Context, up Upload, tar io.Reader, prog
 			return nil, fmt.Errorf("read import's answer: %w", err)
 		}
 		if e := msg.GetError(); e != nil {
-			return nil, wireError{e.GetCode(), e.GetMessage()}.err()
+			return nil, wireError{Code: e.GetCode(), Message: e.GetMessage()}.err()
 		}
 		if msg.GetLayer() != nil {
 			return msg, nil

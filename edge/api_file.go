@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"io/fs"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -67,6 +68,7 @@ func (a *fileAPI) ListDirectory(ctx context.Context, req *dsecv1.ListDirectoryRe
 		files, truncated, err := c.ListDir(ctx, req.Path, req.User, max(1, int(req.Depth)), most)
 		resp.Truncated = truncated
 		for _, f := range files {
+			f.Path = joined(req.Path, f.Path)
 			resp.Files = append(resp.Files, fileInfo(f))
 		}
 		return err
@@ -75,6 +77,14 @@ func (a *fileAPI) ListDirectory(ctx context.Context, req *dsecv1.ListDirectoryRe
 		return nil, wireError(err)
 	}
 	return resp, nil
+}
+
+// joined puts the directory, as it was asked for, before a name in it. It does not clean: "a/.." need not be here.
+func joined(dir, name string) string {
+	if strings.HasSuffix(dir, "/") {
+		return dir + name
+	}
+	return dir + "/" + name
 }
 
 func (a *fileAPI) MakeDirectory(ctx context.Context, req *dsecv1.MakeDirectoryRequest) (*dsecv1.MakeDirectoryResponse, error) {

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,8 +15,11 @@ import (
 
 	"connectrpc.com/connect"
 
+	"google.golang.org/protobuf/encoding/protojson"
+
 	"github.com/opendsec/dsec/guest/aether"
 	"github.com/opendsec/dsec/guest/wire"
+	"github.com/opendsec/dsec/sandbox"
 )
 
 // transfers serves file contents, archives and ports over plain HTTP. All of them stream: the window of the
@@ -49,10 +53,28 @@ func fail(w http.ResponseWriter, err error, begun bool) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(httpStatus(c.Code()))
 	_ = json.NewEncoder(w).Encode(struct {
-		Code    string `json:"code"`
-		Message string `json:"message"`
-		Reason  string `json:"reason,omitempty"`
-	}{c.Code().String(), strings.ToValidUTF8(c.Message(), "\uFFFD"), reason(err)})
+		Code    string          `json:"code"`
+		Message string          `json:"message"`
+		Reason  string          `json:"reason,omitempty"`
+		Failure json.RawMessage `json:"failure,omitempty"`
+	}{c.Code().String(), strings.ToValidUTF8(c.Message(), "\uFFFD"), reason(err), failureJSON(err)})
+}
+
+// failureJSON is whose fault an error is, where that is known: of an ended sandbox, for example.
+func failureJSON(err error) json.RawMessage {
+	var f *sandbox.Failure
+	if !errors.As(err, &f) {
+		return nil
+	}
+	b, err := protojson.Marshal(failureProto(f))
+	if err != nil {
+		return nil
+	}
+	var compact bytes.Buffer // protojson puts spaces in at random
+	if json.Compact(&compact, b) != nil {
+		return nil
+	}
+	return compact.Bytes()
 }
 
 // reason is the word that tells refusals of dsec-init apart.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -132,6 +133,14 @@ func (s *suite) directories(t *testing.T, b *Box) {
 	list, err := f.ListDirectory(b.Ctx, &dsecv1.ListDirectoryRequest{SandboxId: b.ID, Path: "/tmp/d", Depth: 3})
 	if err != nil || len(list.Files) != 3 || list.Truncated {
 		t.Errorf("listing %v, %v", list, err)
+	}
+	var paths []string
+	for _, x := range list.GetFiles() {
+		paths = append(paths, x.Path)
+	}
+	slices.Sort(paths)
+	if want := []string{"/tmp/d/e", "/tmp/d/e/f", "/tmp/d/e/file"}; !slices.Equal(paths, want) {
+		t.Errorf("listed %q, want %q", paths, want)
 	}
 	list, err = f.ListDirectory(b.Ctx, &dsecv1.ListDirectoryRequest{SandboxId: b.ID, Path: "/tmp/d", Depth: 3, MaxEntries: 1})
 	if err != nil || len(list.Files) != 1 || !list.Truncated {

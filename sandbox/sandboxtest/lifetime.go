@@ -1,6 +1,7 @@
 package sandboxtest
 
 import (
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -136,6 +137,11 @@ func (s *suite) lifetime(t *testing.T) {
 			if code(err) != connect.CodeFailedPrecondition {
 				t.Errorf("%s on an ended sandbox: %v", what, err)
 			}
+		}
+		// Plain HTTP says as much.
+		if status, answer := b.Do("GET", "files?path=/etc/hostname", strings.NewReader("")); status != 412 ||
+			!strings.Contains(answer, `"kind":"stopped"`) || !strings.Contains(answer, `"blame":"BLAME_USER"`) {
+			t.Errorf("read a file of an ended sandbox: %d %s", status, answer)
 		}
 		// Its record can still be read.
 		if text, _ := Text(b.Attach(&dsecv1.AttachCommandRequest{CommandId: "c1"}).All(), 0); text != "on\n" {

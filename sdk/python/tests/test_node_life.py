@@ -39,7 +39,7 @@ async def test_the_papers_listing(client: DSecClient) -> None:
     args = DSecContainerRunArgs(
         container_image=BASE,
         memory_limit_mb=4096,
-        cpu_cores_limit=2,
+        cpu_cores_limit=4,
         ttl_running_stop=300,
         network_rules={"npm": False},
         init_user="root",
@@ -48,7 +48,7 @@ async def test_the_papers_listing(client: DSecClient) -> None:
     result = await sandbox.run_shell("echo hello world")
     assert (result.output, result.status) == ("hello world\n", 0)
     info = await sandbox.info()
-    assert (info.state, info.memory_bytes, info.cpu_cores, info.idle_timeout) == (State.RUNNING, 4 << 30, 2, 300)
+    assert (info.state, info.memory_bytes, info.cpu_cores, info.idle_timeout) == (State.RUNNING, 4 << 30, 4, 300)
     end = await sandbox.stop()
     assert end.state is State.STOPPED
     assert end.end is not None
@@ -78,6 +78,11 @@ async def test_an_ended_sandbox_says_when_and_why(client: DSecClient) -> None:
         await sandbox.run_shell("true")
     assert e.value.failure is not None
     assert (e.value.failure.kind, e.value.blame) == ("stopped", "user")
+    for late in (sandbox.files.read("/etc/hostname"), sandbox.files.write("/tmp/x", b"x"), sandbox.files.stat("/tmp")):
+        with pytest.raises(SandboxEnded) as e:
+            await late
+        assert e.value.failure is not None
+        assert (e.value.failure.kind, e.value.blame) == ("stopped", "user")
     assert (await sandbox.stop()).state is State.STOPPED
     with pytest.raises(NotFound):
         await client.get(sandbox.id[:-1] + ("a" if sandbox.id[-1] != "a" else "b"))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import posixpath
 import tarfile
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -154,10 +152,7 @@ class Files:
         o = await self._call("ListDirectory", path=path, user=_user(user), depth=depth)
         if codec.boolean(o, "truncated"):
             raise ResourceExhausted(f"list {path}: more entries than one listing holds; list parts of it")
-        found = [FileInfo.from_json(f) for f in codec.messages(o, "files")]
-        if path.startswith("/"):  # nodes may name entries relative to the directory
-            found = [replace(f, path=posixpath.join(path, f.path)) for f in found]
-        return found
+        return [FileInfo.from_json(f) for f in codec.messages(o, "files")]
 
     async def mkdir(
         self, path: str, *, parents: bool = False, mode: int | None = None, user: str | int | None = None

@@ -1,4 +1,5 @@
-"""Reads errors as the service writes them: {"code", "message", "details"}, over plain HTTP with "reason"."""
+"""Reads errors as the service writes them: {"code", "message", "details"}, over plain HTTP with "reason" and
+"failure"."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ _BLAMES = {1: Blame.TASK, 2: Blame.USER, 3: Blame.POLICY, 4: Blame.INFRA}
 
 def from_json(o: Json, *, file: bool = False) -> DSecError:
     """The error in a decoded error object."""
-    failure, reason = None, codec.text(o, "reason")
+    failure, reason = Failure.optional(o, "failure"), codec.text(o, "reason")
     for d in codec.messages(o, "details"):
         try:
             kind, value = codec.text(d, "type"), codec.octets(d, "value")
