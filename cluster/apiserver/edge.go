@@ -124,16 +124,17 @@ func (e *Edge) probe(ctx context.Context) error {
 	return nil
 }
 
-// failed says what a failed call to the edge means. sent tells whether the request may have reached it.
-func (e *Edge) failed(err error) error {
+// failed says what a failed call to the edge means. ctx is the caller's: whether it was the caller who gave up is
+// asked of it alone, for client libraries call a reset connection "canceled" too.
+func (e *Edge) failed(ctx context.Context, err error) error {
 	var op *net.OpError
 	switch {
-	case errors.Is(err, context.Canceled):
-		return fmt.Errorf("request: %w", context.Canceled)
+	case ctx.Err() != nil:
+		return fmt.Errorf("request: %w", ctx.Err())
 	case errors.As(err, &op) && op.Op == "dial":
 		return fmt.Errorf("edge %s: %w: it does not answer (nothing was done); it is being restarted, try again", e.name(), sandbox.ErrUnavailable)
 	default:
-		return fmt.Errorf("edge %s: %w: the connection broke (what was asked may have been done); ask again with the same operation id: %w",
+		return fmt.Errorf("edge %s: %w: the connection broke (what was asked may have been done); ask again with the same operation id: %v",
 			e.name(), sandbox.ErrUnavailable, err)
 	}
 }
@@ -146,10 +147,9 @@ func (e *Edge) name() string {
 }
 
 // answered turns an error of a typed call into one that names the edge when it is the connection's.
-func (e *Edge) answered(err error) error {
-	var ce *connect.Error
-	if errors.As(err, &ce) && (connect.IsWireError(err) || ce.Code() == connect.CodeCanceled || ce.Code() == connect.CodeDeadlineExceeded) {
+func (e *Edge) answered(ctx context.Context, err error) error {
+	if connect.IsWireError(err) && (connect.CodeOf(err) != connect.CodeCanceled || ctx.Err() != nil) {
 		return err
 	}
-	return e.failed(err)
+	return e.failed(ctx, err)
 }

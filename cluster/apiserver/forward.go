@@ -45,7 +45,7 @@ func (s *Server) proxyTo(e *Edge) *httputil.ReverseProxy {
 		BufferPool: copyBuffers,
 		ErrorLog:   log.New(discard{}, "", 0), // aborted copies are the client's to notice
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			s.writeError(w, r, e.failed(err))
+			s.writeError(w, r, e.failed(r.Context(), err))
 		},
 	}
 }

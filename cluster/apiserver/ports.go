@@ -185,7 +185,7 @@ func (s *Server) dialPort(ctx context.Context, _, addr string) (net.Conn, error)
 	}
 	c, err := e.dial(ctx)
 	if err != nil {
-		return nil, e.failed(err)
+		return nil, e.failed(ctx, err)
 	}
 	return tcptunnel.Dial(ctx, c, tcptunnel.Request{Host: "local", SandboxID: string(t.id), Port: t.port})
 }

@@ -156,6 +156,9 @@ func (e *edgeEnd) StreamEvents(ctx context.Context, r *dsecv1.StreamEventsReques
 
 func (e *edgeEnd) CreateResolved(_ context.Context, r *dsecv1.CreateResolvedRequest) (*dsecv1.CreateResolvedResponse, error) {
 	e.created = r
+	if r.GetCreate().GetIdempotencyKey() == "die" {
+		e.srv.Close() // cuts every connection, as the death of an edge does
+	}
 	b := &dsecv1.Sandbox{Id: string(sandbox.NewID(e.id))}
 	return &dsecv1.CreateResolvedResponse{Response: &dsecv1.CreateSandboxResponse{Results: []*dsecv1.CreateResult{{Sandbox: b}}}}, nil
 }

@@ -49,7 +49,7 @@ func (sb sandboxService) CreateSandbox(ctx context.Context, r *dsecv1.CreateSand
 	}
 	resp, err := e.Admin.CreateResolved(ctx, req)
 	if err != nil {
-		return nil, connectError(e.answered(err))
+		return nil, connectError(e.answered(ctx, err))
 	}
 	return resp.GetResponse(), nil
 }
@@ -73,7 +73,7 @@ func (sb sandboxService) ListSandboxes(ctx context.Context, r *dsecv1.ListSandbo
 			Labels: r.GetLabels(), States: r.GetStates(), PageSize: int32(want - len(out.Sandboxes)), PageToken: token,
 		})
 		if err != nil {
-			return nil, connectError(fmt.Errorf("list sandboxes: %w", e.answered(err)))
+			return nil, connectError(fmt.Errorf("list sandboxes: %w", e.answered(ctx, err)))
 		}
 		out.Sandboxes = append(out.Sandboxes, resp.GetSandboxes()...)
 		token = ""
@@ -127,7 +127,7 @@ func (sb sandboxService) StopSandboxes(ctx context.Context, r *dsecv1.StopSandbo
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
-				errs = append(errs, e.answered(err))
+				errs = append(errs, e.answered(ctx, err))
 				return
 			}
 			out.StoppedIds = append(out.StoppedIds, resp.GetStoppedIds()...)
@@ -176,7 +176,7 @@ func (sb sandboxService) StreamEvents(ctx context.Context, r *dsecv1.StreamEvent
 func (e *Edge) stream(ctx context.Context, r *dsecv1.StreamEventsRequest, events chan<- *dsecv1.StreamEventsResponse) error {
 	in, err := e.Sandboxes.StreamEvents(ctx, r)
 	if err != nil {
-		return fmt.Errorf("stream events: %w", e.answered(err))
+		return fmt.Errorf("stream events: %w", e.answered(ctx, err))
 	}
 	defer in.Close()
 	for in.Receive() {
@@ -188,7 +188,7 @@ func (e *Edge) stream(ctx context.Context, r *dsecv1.StreamEventsRequest, events
 		}
 	}
 	if err := in.Err(); err != nil {
-		return fmt.Errorf("stream events: %w", e.answered(err))
+		return fmt.Errorf("stream events: %w", e.answered(ctx, err))
 	}
 	return nil
 }

@@ -217,6 +217,14 @@ func TestCreateResolvesNames(t *testing.T) {
 	}
 }
 
+// TestEdgeDiesDuringCreate: a connection that breaks is the platform's doing, whatever it is called below.
+func TestEdgeDiesDuringCreate(t *testing.T) {
+	r := newRig(t, "aaaa")
+	boxes := dsecv1connect.NewSandboxServiceClient(r.bearer(), r.api.URL)
+	_, err := boxes.CreateSandbox(ctxT(t), &dsecv1.CreateSandboxRequest{IdempotencyKey: "die", Spec: &dsecv1.SandboxSpec{Environment: &dsecv1.Environment{Base: "debian"}}})
+	wantCode(t, err, connect.CodeUnavailable)
+}
+
 // TestMerges asks for lists in pages of every size over several edges.
 func TestMerges(t *testing.T) {
 	r := newRig(t, "aaaa", "bbbb", "cccc")
