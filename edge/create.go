@@ -48,9 +48,28 @@ func (e *Edge) create(ctx context.Context, req *dsecv1.CreateResolvedRequest) ([
 		}
 		defer e.keys.end(c)
 		// Whoever repeats the request gets what is made from now on, even if this caller goes away.
-		ctx = context.WithoutCancel(ctx)
+		return e.createItems(context.WithoutCancel(ctx), p, req, c)
 	}
-	return e.createItems(ctx, p, req, c)
+	results, err := e.createItems(ctx, p, req, c)
+	if ctx.Err() != nil { // nobody will learn of those that were ready before the others
+		e.stopUnknown(ctx, results)
+	}
+	return results, err
+}
+
+// stopUnknown stops sandboxes of which their creator, who left no key to ask again with, will never learn.
+func (e *Edge) stopUnknown(ctx context.Context, results []*dsecv1.CreateResult) {
+	var wg sync.WaitGroup
+	for _, r := range results {
+		if b, err := e.find(r.GetSandbox().GetId()); err == nil {
+			wg.Go(func() { _ = ignoreClosed(b.stop(context.WithoutCancel(ctx), creatorLeft())) })
+		}
+	}
+	wg.Wait()
+}
+
+func creatorLeft() *sandbox.Failure {
+	return sandbox.NewFailure(sandbox.KindStopped, "its creator went away before it was told of it")
 }
 
 // createItems makes what the creation lacks, several at a time.
@@ -137,8 +156,7 @@ func (e *Edge) createOne(ctx context.Context, p *plan, req *dsecv1.CreateResolve
 	if c.busy != nil {
 		e.keys.made(c, item, b.id)
 	} else if ctx.Err() != nil { // nobody will learn its id
-		f := sandbox.NewFailure(sandbox.KindStopped, "its creator went away before it was told of it")
-		_ = ignoreClosed(b.stop(context.WithoutCancel(ctx), f))
+		_ = ignoreClosed(b.stop(context.WithoutCancel(ctx), creatorLeft()))
 		return nil, creationError(ctx, ctx.Err())
 	}
 	return b, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
@@ -51,7 +52,24 @@ func (sb sandboxService) CreateSandbox(ctx context.Context, r *dsecv1.CreateSand
 	if err != nil {
 		return nil, connectError(e.answered(ctx, err))
 	}
+	if ctx.Err() != nil && r.GetIdempotencyKey() == "" {
+		e.stopUnknown(ctx, resp.GetResponse())
+	}
 	return resp.GetResponse(), nil
+}
+
+// stopTimeout bounds how long a creation whose creator left is followed.
+const stopTimeout = 10 * time.Second
+
+// stopUnknown stops sandboxes of which their creator, who left no key to ask again with, will never learn.
+func (e *Edge) stopUnknown(ctx context.Context, made *dsecv1.CreateSandboxResponse) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	for _, r := range made.GetResults() {
+		if id := r.GetSandbox().GetId(); id != "" {
+			_, _ = e.Sandboxes.StopSandbox(ctx, &dsecv1.StopSandboxRequest{SandboxId: id}) // its TTL is the last resort
+		}
+	}
 }
 
 // ListSandboxes goes from edge to edge, newest first within each; the page token is EDGE:TOKEN.
