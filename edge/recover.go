@@ -199,6 +199,7 @@ func (b *box) reach(ctx context.Context) {
 	paused := b.machine.State() == sandbox.StatePaused
 	b.mu.Unlock()
 	b.openGroups(inst)
+	b.sweepGroups(inst)
 	conn, err := inst.Connect(ctx)
 	if err != nil {
 		b.lost(inst, err)
@@ -235,6 +236,37 @@ func (b *box) openGroups(inst sandbox.Instance) {
 		c.mu.Lock()
 		c.group = g
 		c.mu.Unlock()
+	}
+}
+
+// sweepGroups removes the control groups of commands that ended before the restart; those in which a process lives on
+// are kept as they would have been without it.
+func (b *box) sweepGroups(inst sandbox.Instance) {
+	l, ok := inst.(sandbox.GroupLister)
+	if !ok {
+		return
+	}
+	names, err := l.Groups()
+	if err != nil {
+		b.e.log.Warn("list the control groups of a recovered sandbox", "sandbox", b.id, "err", err)
+		return
+	}
+	b.mu.Lock()
+	used := map[string]bool{}
+	for _, c := range b.commands {
+		used[c.id] = true
+	}
+	for _, s := range b.sessions {
+		used[s.groupName()] = true
+	}
+	b.mu.Unlock()
+	for _, name := range names {
+		if used[name] {
+			continue
+		}
+		if g, err := inst.OpenGroup(name); err == nil {
+			b.clearGroup(g, false)
+		}
 	}
 }
 

@@ -69,6 +69,12 @@ type DiskMeter interface {
 	DiskFull(ctx context.Context) (bool, error)
 }
 
+// GroupLister is an optional ability of an Instance: naming the control groups of commands that exist, so that those
+// which ended commands left can be told from those that are in use after a restart.
+type GroupLister interface {
+	Groups() ([]string, error)
+}
+
 // Group is the control group of one command: its whole process tree, whatever it does to hide.
 type Group interface {
 	// Files are handed to dsec-init with the start request, in the order that guest/wire documents:

@@ -101,6 +101,9 @@ func (i *instance) OpenGroup(command string) (sandbox.Group, error) {
 	return i.groups.OpenCommand(command)
 }
 
+// Groups names the commands' control groups that exist.
+func (i *instance) Groups() ([]string, error) { return i.groups.Commands() }
+
 // freezeTimeout bounds how long all processes may take to stop.
 const freezeTimeout = 10 * time.Second
 

@@ -83,6 +83,21 @@ func (s *Sandbox) OpenCommand(name string) (*Command, error) {
 	return c, nil
 }
 
+// Commands names the groups that exist.
+func (s *Sandbox) Commands() ([]string, error) {
+	ents, err := os.ReadDir(s.dir + "/work")
+	if err != nil {
+		return nil, fmt.Errorf("list control groups of commands: %w", err)
+	}
+	var out []string
+	for _, e := range ents {
+		if e.IsDir() {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
 // Files returns cgroup.procs and cgroup.kill.
 func (c *Command) Files() []*os.File { return c.files }
 
