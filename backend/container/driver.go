@@ -39,6 +39,7 @@ type Driver struct {
 	watch   *linux.ExitWatch
 	initLog *os.File
 	filter  *os.File // the system-call filter, as a file; every dsec-init reads it
+	profile string   // AppArmor's, of all commands; "" where the host has none
 	freed   chan struct{}
 
 	warmOnce sync.Once
@@ -91,6 +92,12 @@ func New(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		return nil, err
 	}
 	if err := d.writeFilter(); err != nil {
+		return nil, err
+	}
+	d.profile, err = confine.DefaultProfile().Load(ctx)
+	if errors.Is(err, sandbox.ErrUnsupported) {
+		d.log.Info("commands run without an AppArmor profile", "why", err)
+	} else if err != nil {
 		return nil, err
 	}
 	bin, err := d.installInit()

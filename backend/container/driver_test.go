@@ -14,6 +14,7 @@ import (
 	"github.com/opendsec/dsec/guest/wire"
 	"github.com/opendsec/dsec/internal/testkit"
 	"github.com/opendsec/dsec/layer/store/posix"
+	"github.com/opendsec/dsec/policy/confine"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -252,6 +253,11 @@ func TestConfined(t *testing.T) {
 		}
 		if !strings.Contains(out, "group /c") || strings.Contains(out, "dsec") || strings.Contains(out, string(b.cfg.Edge)) || !strings.Contains(out, "/sys/fs/cgroup type cgroup2 (ro,") {
 			t.Errorf("control groups as seen inside: %s", out)
+		}
+		if confine.HaveAppArmor() == nil {
+			if got, want := c.must("cat /proc/self/attr/apparmor/current"), confine.DefaultProfile().Name()+" (enforce)\n"; got != want {
+				t.Errorf("AppArmor profile %q, want %q", got, want)
+			}
 		}
 		if b.d.tree.Mode() == "v2" {
 			if got := c.must("cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/pids.max"); got != "268435456\n200\n" {

@@ -159,6 +159,9 @@ func (d *Driver) spawnInit(ctx context.Context, sh *shell, dir string) error {
 		req.Args = append(req.Args, "-seccomp", strconv.Itoa(next))
 		next++
 	}
+	if d.profile != "" {
+		req.Args = append(req.Args, "-apparmor", d.profile)
+	}
 	if len(tasks) > 0 {
 		list := ""
 		for i := range tasks {

@@ -55,5 +55,8 @@ var links = [][2]string{
 	{"pts/ptmx", "dev/ptmx"},
 }
 
+// maxTerminals bounds a sandbox's pseudo-terminals: the kernel has a few thousand for all of them.
+const maxTerminals = 128
+
 // DefaultShm is the size of /dev/shm in bytes when a claim does not say.
 const DefaultShm = 64 << 20

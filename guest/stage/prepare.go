@@ -103,7 +103,7 @@ func (s *Stage) dev() error {
 		}
 	}
 	for _, m := range []struct{ name, fs, opts string }{
-		{"dev/pts", "devpts", "newinstance,ptmxmode=0666,mode=0620,gid=5"},
+		{"dev/pts", "devpts", "newinstance,ptmxmode=0666,mode=0620,gid=5,max=" + strconv.Itoa(maxTerminals)},
 		{"dev/shm", "tmpfs", "mode=1777,size=" + strconv.Itoa(DefaultShm)},
 		{"dev/mqueue", "mqueue", ""},
 	} {

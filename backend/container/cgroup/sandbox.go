@@ -104,7 +104,28 @@ func (s *Sandbox) SetLimits(l sandbox.Limits) error {
 			return fmt.Errorf("set limit %s to %s: %w", filepath.Base(kv[0]), kv[1], err)
 		}
 	}
+	if !s.tree.pure() {
+		if err := s.limitSockets(l.MemoryBytes); err != nil {
+			return err
+		}
+	}
 	return s.setIO(l)
+}
+
+// maxSocketBytes is what a sandbox's network buffers may take on hybrid hosts; loopback needs little.
+const maxSocketBytes = 32 << 20
+
+// limitSockets bounds the memory of network buffers, which v1 counts apart from the rest, if at all: one sandbox could
+// fill the pool that all connections of the node, the API's included, share.
+func (s *Sandbox) limitSockets(memory int64) error {
+	err := write(s.v1("memory", "memory.kmem.tcp.limit_in_bytes"), strconv.FormatInt(min(memory/4, maxSocketBytes), 10))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("limit memory of sockets: %w", err)
+	}
+	return nil
 }
 
 // setIO limits block I/O on every disk of the node.

@@ -91,7 +91,7 @@ func start(msg string, files []*os.File, env []string) (int, *os.File, error) {
 	}
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(base), Size: IDRange}}
 	pidfd := -1
-	pid, err := syscall.ForkExec("/proc/self/exe", append([]string{"dsec-init", "container"}, f[2:]...), &syscall.ProcAttr{
+	attr := &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   env,
 		Files: std,
@@ -107,6 +107,12 @@ func start(msg string, files []*os.File, env []string) (int, *os.File, error) {
 			CgroupFD:    int(files[0].Fd()),
 			PidFD:       &pidfd,
 		},
+	}
+	pid := 0
+	// An owner of its own: what the kernel limits per user must not be shared by all sandboxes and the node's root.
+	err = linux.AsOwner(uint32(base), func() (err error) {
+		pid, err = syscall.ForkExec("/proc/self/exe", append([]string{"dsec-init", "container"}, f[2:]...), attr)
+		return err
 	})
 	if err != nil {
 		return 0, nil, fmt.Errorf("clone %s: %w", f[0], err)
