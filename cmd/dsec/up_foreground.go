@@ -13,8 +13,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/opendsec/dsec/backend/container/cgroup"
 	"github.com/opendsec/dsec/client"
 	"github.com/opendsec/dsec/cluster/supervisor"
+	"github.com/opendsec/dsec/sandbox"
 	"github.com/spf13/cobra"
 )
 
@@ -122,6 +124,12 @@ func (n *node) listen(addr, before string) (*net.TCPListener, error) {
 
 // start starts all roles.
 func (n *node) start(api, ports *net.TCPListener) error {
+	if sandbox.BackendName(n.f.backend) == sandbox.BackendContainer {
+		// All roles, so that sandboxes' control groups can be made beside them.
+		if err := cgroup.MoveToLeaf(); err != nil {
+			return err
+		}
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)

@@ -7,6 +7,7 @@ type Args struct {
 	Stage   string // an empty directory on the host
 	Tasks   []int  // descriptors of cgroup v1 tasks files, open for writing
 	Seccomp int    // descriptor of the commands' filter, a raw BPF program; -1 = none
+	Profile string // AppArmor profile of commands, loaded already; "" = none
 	Group   int    // descriptor of the v2 group to move to, once the present one is the namespace's root; 0 = stay
 }
 
@@ -22,6 +23,9 @@ func (a *Args) List() []string {
 	}
 	if a.Seccomp >= 0 {
 		l = append(l, "-seccomp", strconv.Itoa(a.Seccomp))
+	}
+	if a.Profile != "" {
+		l = append(l, "-apparmor", a.Profile)
 	}
 	if a.Group > 0 {
 		l = append(l, "-group", strconv.Itoa(a.Group))

@@ -6,7 +6,7 @@
 //
 // The spawner executes
 //
-//	dsec-init container -stage DIR [-tasks FD,FD,...] [-seccomp FD] [-group FD]
+//	dsec-init container -stage DIR [-tasks FD,FD,...] [-seccomp FD] [-group FD] [-apparmor NAME]
 //
 // with Environ() as its environment, in new user, mount, pid, net, uts, ipc and cgroup namespaces, as uid and gid 0
 // of the user namespace with every capability in it, with the host's mounts still in view, / as working directory.

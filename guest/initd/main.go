@@ -26,6 +26,7 @@ var bounding = []uintptr{
 // options are the arguments after the mode.
 type options struct {
 	stage   string
+	profile string
 	tasks   []int
 	seccomp int
 	group   int
@@ -77,6 +78,8 @@ func parse(args []string) (*options, error) {
 				return nil, err
 			}
 			o.group = fd
+		case "-apparmor":
+			o.profile = value
 		case "-tasks":
 			for _, v := range strings.Split(value, ",") {
 				if v == "" {
@@ -146,11 +149,22 @@ func (i *Init) confine(o *options) error {
 	if err != nil {
 		return err
 	}
-	s, err := i.nursery.NewScript(64+len(o.tasks), len(filter)+256)
+	s, err := i.nursery.NewScript(64+len(o.tasks), len(filter)+len(o.profile)+256)
 	if err != nil {
 		return err
 	}
 	defer s.Free()
+	if o.profile != "" {
+		// A thread says what profile its next exec changes to; what it forks inherits that. It writes itself, through a
+		// descriptor of its process.
+		fd, err := unix.Open("/proc/self/task/"+strconv.Itoa(i.nursery.TID())+"/attr/apparmor/exec", unix.O_WRONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		line := "exec " + o.profile
+		s.Do(0, unix.SYS_WRITE, uintptr(fd), s.String(line), uintptr(len(line)))
+	}
 	zero := s.String("0")
 	for _, fd := range o.tasks {
 		s.Do(0, unix.SYS_WRITE, uintptr(fd), zero, 1)

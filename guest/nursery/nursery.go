@@ -24,6 +24,7 @@ func spawn(flags, stack uintptr, st *state) int64
 // Nursery is the thread. Its methods are for one goroutine.
 type Nursery struct {
 	st      *state
+	tid     int
 	eventFD int
 	script  *Script // running
 	arena   []byte  // for scripts that fit
@@ -45,11 +46,16 @@ func New() (*Nursery, error) {
 	n := &Nursery{st: (*state)(unsafe.Pointer(&mem[0])), eventFD: fd, arena: mem[8<<10:]}
 	n.st.eventFD, n.st.one = int64(fd), 1
 	flags := unix.CLONE_VM | unix.CLONE_FS | unix.CLONE_FILES | unix.CLONE_SIGHAND | unix.CLONE_THREAD | unix.CLONE_SYSVSEM
-	if r := spawn(uintptr(flags), uintptr(unsafe.Pointer(&mem[0]))+8<<10, n.st); r < 0 {
+	r := spawn(uintptr(flags), uintptr(unsafe.Pointer(&mem[0]))+8<<10, n.st)
+	if r < 0 {
 		return nil, unix.Errno(-r)
 	}
+	n.tid = int(r)
 	return n, nil
 }
+
+// TID is the thread's number.
+func (n *Nursery) TID() int { return n.tid }
 
 // FD is readable when a script has ended.
 func (n *Nursery) FD() int { return n.eventFD }

@@ -65,6 +65,20 @@ func Probe() []Result {
 	return out
 }
 
+// Have returns nil when the host has the feature of that name, else a *Missing.
+func Have(name string) error {
+	for _, f := range All() {
+		if f.Name != name {
+			continue
+		}
+		if _, err := f.Probe(); err != nil {
+			return &Missing{f.Name, f.Since, err}
+		}
+		return nil
+	}
+	return &Missing{name, "", errors.New("unknown feature")}
+}
+
 // Check returns a *Missing for the first required feature that the host lacks.
 func Check() error {
 	for _, f := range All() {

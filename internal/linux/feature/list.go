@@ -27,7 +27,7 @@ func All() []Feature {
 		{"system-call filters", "3.5", Required, "the kernel's whole surface lies open to the code inside", seccomp},
 		{"pidfd", "5.3", Required, "processes cannot be named for good", pidfd},
 		{"overlays over detached mounts", "6.15", Wanted, "layers are attached in a mount namespace of the edge's while a root is composed: slower", detached},
-		{"AppArmor", "", Wanted, "one layer of confinement fewer against root inside", file("/sys/kernel/security/apparmor/profiles")},
+		{"AppArmor", "package apparmor", Wanted, "one layer of confinement fewer against root inside", apparmor},
 		{"Landlock", "5.13", Wanted, "one layer of confinement fewer", landlock},
 		{"I/O pressure (PSI)", "4.20", Wanted, "pressure is guessed from usage", file("/proc/pressure/memory")},
 		{"fs.file-max of 20,000 and more", "", Wanted, "fewer sandboxes at once", nofile},
@@ -160,6 +160,17 @@ func pidfd() (string, error) {
 		return "", err
 	}
 	return "", p.Close()
+}
+
+func apparmor() (string, error) {
+	b, err := os.ReadFile("/sys/module/apparmor/parameters/enabled")
+	if err != nil || !strings.HasPrefix(string(b), "Y") {
+		return "", errors.New("the kernel does not run it (boot with apparmor=1 security=apparmor)")
+	}
+	if _, err := os.Stat("/sys/kernel/security/apparmor/profiles"); err != nil {
+		return "", errors.New("securityfs is not mounted")
+	}
+	return tool("apparmor_parser")()
 }
 
 func landlock() (string, error) {
