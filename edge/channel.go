@@ -193,7 +193,7 @@ func (b *box) neverRan(c *command) {
 		return
 	}
 	b.log.ReleaseOperation(c.public.OperationId, c.order)
-	b.endWith(c, sandbox.NewFailure(sandbox.KindInternal, "the edge was restarted before the command was started; it did not run"), 126, 0)
+	b.endWith(c, sandbox.NewFailure(sandbox.KindInternal, "the edge, or its channel to the sandbox, went away before the command was started; it did not run"), 126, 0)
 }
 
 // disown deals with a command that dsec-init knows and the record does not take for running.

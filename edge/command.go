@@ -20,6 +20,9 @@ import (
 // startTimeout bounds how long dsec-init may take to start a command.
 const startTimeout = 30 * time.Second
 
+// settleTimeout bounds how long it may take to learn what became of a start whose channel broke.
+const settleTimeout = doneWait + reconnectTimeout + listTimeout
+
 // command is a running command, or one waiting for its turn in a session. It belongs to the sandbox.
 type command struct {
 	b       *box
@@ -219,6 +222,17 @@ func (c *command) startFailed(err error) {
 	c.mu.Unlock()
 	if adopted { // the answer was lost with the connection, but it runs
 		return
+	}
+	// Whether it runs, never ran, or ended with the sandbox (whose own doing that may have been) shows as soon as the
+	// channel is open again or the sandbox is found to be gone.
+	if errors.Is(err, aether.ErrClosed) {
+		select {
+		case <-c.started:
+			return
+		case <-c.b.e.closing:
+			return // the next edge finds out
+		case <-time.After(settleTimeout):
+		}
 	}
 	f, code := startFailure(err)
 	if f.Kind == sandbox.KindInternal || f.Blame == sandbox.BlameInfra {

@@ -9,6 +9,7 @@ import (
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/edge/record"
+	"github.com/opendsec/dsec/guest/aether"
 	"github.com/opendsec/dsec/guest/wire"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -28,6 +29,7 @@ var kinds = []struct {
 	{sandbox.ErrPermission, connect.CodePermissionDenied},
 	{sandbox.ErrUnauthenticated, connect.CodeUnauthenticated},
 	{sandbox.ErrUnavailable, connect.CodeUnavailable},
+	{aether.ErrClosed, connect.CodeUnavailable},
 	{sandbox.ErrUnsupported, connect.CodeUnimplemented},
 	{sandbox.ErrDeadline, connect.CodeDeadlineExceeded},
 	{context.DeadlineExceeded, connect.CodeDeadlineExceeded},
