@@ -26,7 +26,9 @@ type machine struct {
 
 // args are QEMU's arguments.
 func (m *machine) args() []string {
-	accel := "tcg,thread=multi"
+	// One thread for all processors: with one each, QEMU 7.2 can run an instruction while another processor replaces it,
+	// and the kernel does that to itself (a panic in enqueue_task_fair when the first CPU limit is set).
+	accel := "tcg,thread=single"
 	if m.kvm {
 		accel = "kvm"
 	}
