@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/edge/lifecycle"
 	"github.com/opendsec/dsec/edge/record"
 	"github.com/opendsec/dsec/sandbox"
@@ -100,6 +101,9 @@ func (b *box) alive() bool {
 func (e *Edge) recoverOne(ctx context.Context, name string) error {
 	h := &history{commands: map[int64]*commandHistory{}, sessions: map[string]*session{}}
 	log, torn, err := record.Open(e.boxDir(name), e.cfg.Record, h.visit)
+	if errors.Is(err, record.ErrDamaged) || errors.Is(err, os.ErrNotExist) {
+		return e.recoverDamaged(name, h, err)
+	}
 	if err != nil {
 		return err
 	}
@@ -107,6 +111,10 @@ func (e *Edge) recoverOne(ctx context.Context, name string) error {
 		e.log.Warn("cut a torn end off the record", "sandbox", name, "bytes", torn)
 	}
 	if h.created == nil { // killed between the directory and its first entry
+		if !strings.HasPrefix(name, newPrefix) { // it got its name after that
+			_ = log.Close()
+			return e.recoverDamaged(name, h, record.ErrDamaged)
+		}
 		return log.Remove()
 	}
 	backend := e.backends[backendNames[h.created.Spec.GetBackend()]]
@@ -127,6 +135,37 @@ func (e *Edge) recoverOne(ctx context.Context, name string) error {
 	}
 	h.restore(b)
 	return e.takeUp(ctx, b, h)
+}
+
+// recoverDamaged ends a sandbox whose record cannot be trusted: it might run a command twice. Its machine is swept.
+func (e *Edge) recoverDamaged(name string, h *history, cause error) error {
+	dir := e.boxDir(name)
+	if strings.HasPrefix(name, newPrefix) {
+		return os.RemoveAll(dir)
+	}
+	id, err := sandbox.ParseID(name)
+	if err != nil {
+		return err
+	}
+	log, err := record.Renew(dir, e.cfg.Record)
+	if err != nil {
+		return err
+	}
+	e.log.Error("the record of a sandbox is damaged; it is ended", "sandbox", id, "err", cause)
+	b := e.newBox(nil, log)
+	b.id, b.created, b.at = id, h.created, h.at
+	if b.created == nil {
+		b.created, b.at = &record.Created{BootId: e.cfg.Clock.BootID, Spec: &dsecv1.SandboxSpec{Backend: backendProto(e.cfg.DefaultBackend)}}, e.cfg.Clock.Wall()
+	}
+	b.entry = &record.Entry{Body: &record.Entry_Created{Created: b.created}}
+	if err := log.Append(b.entry); err != nil {
+		return err
+	}
+	e.restoreKey(b)
+	f := sandbox.NewFailure(sandbox.KindInternal, "its record on the node was damaged")
+	f.Evidence = clip(cause.Error(), maxEvidence)
+	b.bury(f)
+	return nil
 }
 
 // takeUp continues with a sandbox whose record was read.

@@ -241,3 +241,42 @@ func TestOldCommandsAreForgotten(t *testing.T) {
 	l, _ = reopen(t, l, dir, opt)
 	check()
 }
+
+// TestDamageIsNotATear: damage with whole frames behind it is told from a torn end, for what follows it is lost.
+func TestDamageIsNotATear(t *testing.T) {
+	l, dir := create(t, testOptions())
+	order := start(t, l, "op")
+	at := l.size
+	for i := range int64(3) {
+		if _, err := l.Output(order, 5*i, wire.Stdout, []byte("whole")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = l.Close()
+	journal := filepath.Join(dir, journalName)
+	whole, err := os.ReadFile(journal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int64{0, at / 2, at, at + 1, at + 3, at + headerSize, at + headerSize + 5} {
+		bad := bytes.Clone(whole)
+		bad[i] ^= 0x55
+		if err := os.WriteFile(journal, bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := Open(dir, testOptions(), func(*Entry) error { return nil }); !errors.Is(err, ErrDamaged) {
+			t.Errorf("byte %d of %d changed: %v", i, len(whole), err)
+		}
+	}
+	l, err = Renew(dir, testOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	start(t, l, "again")
+	_ = l.Close()
+	l, torn, err := Open(dir, testOptions(), func(*Entry) error { return nil })
+	if err != nil || torn != 0 || l.Operation("again") != 1 {
+		t.Errorf("renewed: %d, %v", torn, err)
+	}
+	_ = l.Remove()
+}
