@@ -37,7 +37,8 @@ stdout. Directories are copied whole. A target that is a directory (or ends in /
 				return err
 			}
 			defer c.Close()
-			k := &copier{c: c, user: user, stdin: cmd.InOrStdin(), stdout: cmd.OutOrStdout()}
+			k := &copier{c: c, user: user, stdin: cmd.InOrStdin(), stdout: cmd.OutOrStdout(), p: newProgress(cmd.ErrOrStderr())}
+			defer k.p.stop()
 			to, from := parsePlace(args[len(args)-1]), args[:len(args)-1]
 			if len(from) > 1 && !strings.HasSuffix(to.path, "/") {
 				to.path += "/"
@@ -46,6 +47,10 @@ stdout. Directories are copied whole. A target that is a directory (or ends in /
 				if err := k.copy(cmd.Context(), parsePlace(f), to); err != nil {
 					return fmt.Errorf("copy %s: %w", f, err)
 				}
+			}
+			k.p.stop()
+			if wantJSON(cmd) && to.path != "-" {
+				return printJSON(cmd.OutOrStdout(), map[string]any{"copied": from, "to": args[len(args)-1]})
 			}
 			return nil
 		},
@@ -71,6 +76,7 @@ type copier struct {
 	user   string
 	stdin  io.Reader
 	stdout io.Writer
+	p      *progress // of what takes long
 }
 
 func (k *copier) copy(ctx context.Context, from, to place) error {
@@ -111,7 +117,7 @@ func (k *copier) target(ctx context.Context, p place, name string) (place, error
 
 func (k *copier) up(ctx context.Context, from string, to place) error {
 	if from == "-" {
-		return k.c.WriteFile(ctx, to.id, to.path, client.WriteOptions{User: k.user, Parents: true}, k.stdin)
+		return k.c.WriteFile(ctx, to.id, to.path, client.WriteOptions{User: k.user, Parents: true}, k.p.late(filepath.Base(to.path), k.stdin, -1))
 	}
 	st, err := os.Stat(from)
 	if err != nil {
@@ -132,7 +138,7 @@ func (k *copier) up(ctx context.Context, from string, to place) error {
 		return err
 	}
 	defer f.Close()
-	return k.c.WriteFile(ctx, to.id, to.path, client.WriteOptions{User: k.user, Mode: uint32(st.Mode().Perm()), Parents: true}, f)
+	return k.c.WriteFile(ctx, to.id, to.path, client.WriteOptions{User: k.user, Mode: uint32(st.Mode().Perm()), Parents: true}, k.p.late(filepath.Base(abs), f, st.Size()))
 }
 
 // putTree unpacks what write produces beneath a directory that is made when it is missing.
@@ -147,7 +153,7 @@ func (k *copier) putTree(ctx context.Context, to place, write func(io.Writer) er
 		w.CloseWithError(err)
 		wrote <- err
 	}()
-	err := k.c.PutArchive(ctx, to.id, to.path, k.user, r)
+	err := k.c.PutArchive(ctx, to.id, to.path, k.user, k.p.late(path.Base(to.path), r, -1))
 	r.CloseWithError(io.ErrClosedPipe)
 	if werr := <-wrote; werr != nil && !errors.Is(werr, io.ErrClosedPipe) {
 		return werr // the cause, where err is only its effect
@@ -181,7 +187,7 @@ func (k *copier) down(ctx context.Context, from place, to string) error {
 		if err := os.MkdirAll(to, 0o755); err != nil {
 			return err
 		}
-		return tarstream.Extract(r, to)
+		return tarstream.Extract(k.p.late(path.Base(from.path), r, -1), to)
 	}
 	r, err := k.c.ReadFile(ctx, from.id, from.path, k.user, 0, 0)
 	if err != nil {
@@ -192,7 +198,7 @@ func (k *copier) down(ctx context.Context, from place, to string) error {
 		_, err := io.Copy(k.stdout, r)
 		return err
 	}
-	return writeWhole(to, r, fs.FileMode(info.GetMode())&0o777)
+	return writeWhole(to, k.p.late(path.Base(from.path), r, info.GetSize()), fs.FileMode(info.GetMode())&0o777)
 }
 
 // writeWhole writes a local file that appears complete or not at all.
@@ -241,5 +247,5 @@ func (k *copier) across(ctx context.Context, from, to place) error {
 		return err
 	}
 	defer r.Close()
-	return k.c.WriteFile(ctx, to.id, to.path, client.WriteOptions{User: k.user, Mode: info.GetMode() & 0o777, Parents: true}, r)
+	return k.c.WriteFile(ctx, to.id, to.path, client.WriteOptions{User: k.user, Mode: info.GetMode() & 0o777, Parents: true}, k.p.late(path.Base(from.path), r, info.GetSize()))
 }

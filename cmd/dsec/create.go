@@ -22,6 +22,9 @@ func newCreate() *cobra.Command {
 			if err != nil {
 				return &exitError{2, err}
 			}
+			if count < 1 {
+				return &exitError{2, fmt.Errorf("--count %d: must be above 0", count)}
+			}
 			c, err := newClient()
 			if err != nil {
 				return err

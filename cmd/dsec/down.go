@@ -82,7 +82,7 @@ func newDown() *cobra.Command {
 	}
 	stateFlag(cmd, &state)
 	cmd.Flags().BoolVar(&force, "force", false, "where the node was killed and does not come up again: end what is left of it, except sandboxes that run")
-	cmd.Flags().BoolVar(&keep, "keep-sandboxes", false, "leave the sandboxes running; the next `dsec up` takes them over")
+	cmd.Flags().BoolVar(&keep, "keep-sandboxes", false, "leave the sandboxes running; the next dsec up takes them over")
 	return cmd
 }
 

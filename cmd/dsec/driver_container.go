@@ -13,7 +13,10 @@ import (
 	"github.com/opendsec/dsec/sandbox"
 )
 
-func init() { drivers[sandbox.BackendContainer] = startContainer }
+func init() {
+	drivers[sandbox.BackendContainer] = startContainer
+	driverOptions[sandbox.BackendContainer] = []string{"warm", "max", "parallel", "pool", "init"}
+}
 
 // layerStore is where a node of its own keeps layers.
 func layerStore(d stateDir) string { return d.path("layers") }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -83,7 +84,8 @@ func printEvent(cmd *cobra.Command, ev *dsecv1.Event) error {
 	if len(ev.GetAttributes()) > 0 {
 		text += " [" + labelText(ev.GetAttributes()) + "]"
 	}
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s %d %s %s\n", ev.GetAt().AsTime().Local().Format("2006-01-02T15:04:05.000"),
+	line := fmt.Sprintf("%s %s %d %s %s", ev.GetAt().AsTime().Local().Format("2006-01-02T15:04:05.000Z07:00"),
 		ev.GetSandboxId(), ev.GetSequence(), printable(ev.GetType()), printable(text))
+	_, err := fmt.Fprintln(cmd.OutOrStdout(), strings.TrimSpace(line))
 	return err
 }

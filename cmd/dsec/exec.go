@@ -67,8 +67,8 @@ stderr). Ctrl-C sends SIGINT to the command; a second one kills its whole tree.`
 	}
 	cf.register(cmd)
 	o.register(cmd)
-	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "start the command in the background and print its id (see `dsec logs`)")
-	cmd.Flags().StringVar(&cf.session, "session", "", "run in a stateful shell session")
+	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "start the command in the background and print its id (dsec logs shows its output)")
+	cmd.Flags().StringVar(&cf.session, "session", "", "run in the stateful shell session `ID`")
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/client"
 	"github.com/spf13/cobra"
 )
@@ -35,6 +36,14 @@ Ctrl-C. With --url it prints an address for a browser instead, which opens this 
 				return err
 			}
 			defer c.Close()
+			box, err := c.Sandboxes.GetSandbox(cmd.Context(), &dsecv1.GetSandboxRequest{SandboxId: args[0]})
+			if err != nil {
+				return err
+			}
+			if end := box.GetSandbox().GetEnd(); end != nil {
+				return fmt.Errorf("sandbox %s ended at %s: %s: %s", args[0],
+					box.GetSandbox().GetEndedAt().AsTime().Format(time.RFC3339), end.GetKind(), printable(end.GetMessage()))
+			}
 			if asURL {
 				return printPortURLs(cmd, c, args[0], args[1:], life)
 			}

@@ -107,7 +107,7 @@ func newLayerLs(use, short string, kind dsecv1.LayerKind) *cobra.Command {
 			rows := make([][]string, len(resp.GetLayers()))
 			for i, l := range resp.GetLayers() {
 				rows[i] = []string{kindText(l.GetKind()), l.GetName(), l.GetVersion(), bytesText(l.GetMetaBytes() + l.GetDataBytes()), fmt.Sprint(l.GetFiles()),
-					l.GetCreatedAt().AsTime().Local().Format(time.DateTime), l.GetDigest(), l.GetSource()}
+					l.GetCreatedAt().AsTime().Local().Format(time.DateTime), shortDigest(l.GetDigest()), l.GetSource()}
 			}
 			return table(cmd.OutOrStdout(), "KIND NAME VERSION SIZE FILES CREATED DIGEST SOURCE", rows)
 		},

@@ -124,5 +124,14 @@ func durationText(d time.Duration) string {
 	}
 }
 
+// shortDigest is a digest for tables; --json has all of it.
+func shortDigest(d string) string {
+	algorithm, hex, ok := strings.Cut(d, ":")
+	if !ok || len(hex) <= 12 {
+		return d
+	}
+	return algorithm + ":" + hex[:12]
+}
+
 // enumText turns SANDBOX_STATE_RUNNING into running.
 func enumText(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }

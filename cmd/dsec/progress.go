@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"time"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/vbauerster/mpb/v8"
@@ -34,7 +35,7 @@ func (p *progress) bar(stage string, total int64) *mpb.Bar {
 	b := p.bars[stage]
 	if b == nil {
 		b = p.p.AddBar(max(total, 0),
-			mpb.PrependDecorators(decor.Name(printable(stage), decor.WCSyncSpaceR), decor.Counters(decor.SizeB1024(0), "% .1f / % .1f", decor.WCSyncSpace)),
+			mpb.PrependDecorators(decor.Name(printable(stage), decor.WCSyncSpaceR), decor.Any(sizes, decor.WCSyncSpace)),
 			mpb.AppendDecorators(decor.AverageSpeed(decor.SizeB1024(0), "% .1f")))
 		p.bars[stage] = b
 	}
@@ -42,6 +43,14 @@ func (p *progress) bar(stage string, total int64) *mpb.Bar {
 		b.SetTotal(total, false)
 	}
 	return b
+}
+
+// sizes says how much is done, and of how much where that is known.
+func sizes(s decor.Statistics) string {
+	if s.Total <= 0 {
+		return bytesText(s.Current)
+	}
+	return bytesText(s.Current) + " / " + bytesText(s.Total)
 }
 
 func (p *progress) show(pr *dsecv1.ImportProgress) {
@@ -57,6 +66,39 @@ func (p *progress) reader(r io.Reader, size int64) io.Reader {
 		return r
 	}
 	return &counted{r: r, b: p.bar("upload", size)}
+}
+
+// late shows what is read from r, once it takes longer than a moment. size < 0 = unknown.
+func (p *progress) late(stage string, r io.Reader, size int64) io.Reader {
+	if p.p == nil {
+		return r
+	}
+	return &delayed{r: r, p: p, stage: stage, size: size, since: time.Now()}
+}
+
+// moment is what a copy may take without showing how far it is.
+const moment = time.Second
+
+type delayed struct {
+	r     io.Reader
+	p     *progress
+	stage string
+	size  int64
+	done  int64
+	since time.Time
+	b     *mpb.Bar
+}
+
+func (d *delayed) Read(b []byte) (int, error) {
+	n, err := d.r.Read(b)
+	d.done += int64(n)
+	if d.b == nil && time.Since(d.since) > moment {
+		d.b = d.p.bar(d.stage, d.size)
+	}
+	if d.b != nil {
+		d.b.SetCurrent(d.done)
+	}
+	return n, err
 }
 
 type counted struct {

@@ -13,7 +13,11 @@ func exitOf(stderr io.Writer, cmd *dsecv1.Command) error {
 	res := cmd.GetResult()
 	end := res.GetEnd()
 	if end.GetKind() != "" && end.GetKind() != "exited" && end.GetKind() != "signalled" {
-		fmt.Fprintf(stderr, "dsec: the command was ended: %s (%s): %s\n", end.GetKind(),
+		what := "the command was ended"
+		if end.GetKind() == "cannot_start" {
+			what = "the command did not start"
+		}
+		fmt.Fprintf(stderr, "dsec: %s: %s (%s): %s\n", what, end.GetKind(),
 			enumText(end.GetBlame().String(), "BLAME_"), printable(end.GetMessage()))
 	}
 	code := int(res.GetExitCode())

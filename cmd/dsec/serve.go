@@ -8,11 +8,13 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/opendsec/dsec/cluster/apiserver"
+	"github.com/opendsec/dsec/sandbox"
 	"github.com/spf13/cobra"
 )
 
@@ -74,7 +76,7 @@ func newServe() *cobra.Command {
 	fl := cmd.Flags()
 	fl.StringVar(&f.role, "role", "", "engine, blobd, edge or apiserver")
 	fl.StringVar(&f.backend, "backend", "container", "edge: driver (container, fake)")
-	fl.StringArrayVar(&f.opts, "opt", nil, "edge and blobd: `NAME=VALUE` for the role")
+	fl.StringArrayVar(&f.opts, "opt", nil, "edge: `NAME=VALUE` for it or its driver (see dsec up)")
 	fl.StringSliceVar(&f.engine, "engine", nil, "apiserver: `endpoints` of the engine (default: the state directory's)")
 	fl.StringSliceVar(&f.edges, "edges", nil, "apiserver: `endpoints` of the edges (default: the state directory's)")
 	fl.StringVar(&f.importer, "importer", "", "apiserver: `endpoint` of blobd (default: the state directory's)")
@@ -101,9 +103,25 @@ func waitLock(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// options reads --opt NAME=VALUE.
-func (f *serveFlags) options() (map[string]string, error) {
-	return parsePairs("--opt", f.opts, nil)
+// edgeOptions are what --opt may name for any driver; driverOptions those of one driver.
+var (
+	edgeOptions   = []string{"min-free"}
+	driverOptions = map[sandbox.BackendName][]string{}
+)
+
+// edgeOpts reads --opt NAME=VALUE of an edge with a driver, and refuses names that nothing would heed.
+func edgeOpts(pairs []string, driver string) (map[string]string, error) {
+	opts, err := parsePairs("--opt", pairs, nil)
+	if err != nil {
+		return nil, err
+	}
+	known := slices.Sorted(slices.Values(append(slices.Clone(edgeOptions), driverOptions[sandbox.BackendName(driver)]...)))
+	for name := range opts {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("--opt %s: %w: driver %s has %s", name, sandbox.ErrInvalid, driver, strings.Join(known, ", "))
+		}
+	}
+	return opts, nil
 }
 
 // listenUnix makes a role's socket, replacing one that a dead predecessor left.

@@ -43,7 +43,7 @@ type warmed interface{ Start() }
 
 // serveEdge serves the node's sandboxes.
 func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger) error {
-	opts, err := f.options()
+	opts, err := edgeOpts(f.opts, f.backend)
 	if err != nil {
 		return err
 	}
@@ -60,7 +60,19 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 	if err != nil {
 		return fmt.Errorf("start driver %s: %w", name, err)
 	}
-	e, err := edge.New(edge.Config{ID: id, StateDir: d.path("edge"), Version: buildVersion(), DefaultBackend: name},
+	cfg := edge.Config{ID: id, StateDir: d.path("edge"), Version: buildVersion(), DefaultBackend: name}
+	if v := opts["min-free"]; v != "" {
+		if cfg.MinFreeMemory, err = parseSize(v); err != nil {
+			return fmt.Errorf("--opt min-free: %w", err)
+		}
+	}
+	// No sandbox may ask for more disk than there is for all of them.
+	if p, ok := backend.(edge.Pooled); ok {
+		if cfg.MaxLimits.DiskBytes, _, err = p.Pool(ctx); err != nil {
+			return fmt.Errorf("size of the writable-layer pool: %w", err)
+		}
+	}
+	e, err := edge.New(cfg,
 		map[sandbox.BackendName]sandbox.Backend{name: backend}, log)
 	if err != nil {
 		return err

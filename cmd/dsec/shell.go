@@ -16,7 +16,7 @@ func newShell() *cobra.Command {
 says:  echo 'make test' | dsec shell ID`,
 		Args: exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			tty := isTerminal(os.Stdin) && isTerminal(os.Stdout)
+			tty := isTerminal(os.Stdin) && isTerminal(os.Stdout) && !wantJSON(cmd)
 			spec := &dsecv1.CommandSpec{Shell: plainShell, Tag: "shell"}
 			if tty {
 				spec.Shell = loginShell
@@ -29,8 +29,12 @@ says:  echo 'make test' | dsec shell ID`,
 				return infra(err)
 			}
 			defer c.Close()
-			done, err := interruptible(cmd, c, args[0], spec, true, tty, newCollected(cmd))
+			io := newCollected(cmd)
+			done, err := interruptible(cmd, c, args[0], spec, true, tty, io)
 			if err != nil {
+				return err
+			}
+			if err := io.print(done); err != nil {
 				return err
 			}
 			return exitOf(cmd.ErrOrStderr(), done)

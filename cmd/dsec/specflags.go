@@ -26,7 +26,7 @@ type specFlags struct {
 func (f *specFlags) register(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.backend, "backend", "container", "kind of machine: container, microvm, fullvm, fake")
-	fl.StringVar(&f.image, "image", "", "base by the `REF`erence it was imported from, or its name")
+	fl.StringVar(&f.image, "image", "", "base by the reference `REF` that it was imported from, or by its name")
 	fl.StringVar(&f.base, "base", "", "base layer `NAME[@V]`")
 	fl.StringVar(&f.workspace, "workspace", "", "workspace layer `NAME[@V]`")
 	fl.StringArrayVar(&f.toolkits, "toolkit", nil, "toolkit layer `NAME[@V]` (may be repeated, bottom to top)")

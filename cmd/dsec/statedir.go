@@ -44,13 +44,20 @@ func (d stateDir) socket(role string) string { return d.path("run", role+".sock"
 // endpoint of a role's socket for clients.
 func (d stateDir) endpoint(role string) string { return "unix://" + d.socket(role) }
 
-// open makes the directories, readable by nobody else, and makes the path absolute.
+// maxSocketPath bounds the path of a Unix socket, bytes.
+const maxSocketPath = 107
+
+// openStateDir makes the directories, readable by nobody else, and makes the path absolute.
 func openStateDir(dir string) (stateDir, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
 	d := stateDir(abs)
+	if longest := d.path("run", "engine.sock-peer"); len(longest) > maxSocketPath {
+		return "", fmt.Errorf("state directory %s: its path is too long for the sockets below it: use one of at most %d bytes",
+			abs, maxSocketPath-(len(longest)-len(abs)))
+	}
 	for _, p := range []string{abs, d.path("run"), d.path("log")} {
 		if err := os.MkdirAll(p, 0o700); err != nil {
 			return "", fmt.Errorf("make state directory: %w", err)

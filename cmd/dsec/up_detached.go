@@ -48,6 +48,9 @@ func upDetached(cmd *cobra.Command, f *upFlags, d stateDir) error {
 	for {
 		s, err := d.readUp()
 		if err == nil && s.PID == child.Process.Pid && s.Ready {
+			if wantJSON(cmd) {
+				return printJSON(cmd.OutOrStdout(), s.report(d))
+			}
 			fmt.Fprint(cmd.OutOrStdout(), supervisor.Tail(logPath, 4096))
 			return nil
 		}

@@ -28,11 +28,12 @@ const hopeless = 5
 
 // node is a running `dsec up`.
 type node struct {
-	f   *upFlags
-	d   stateDir
-	log *slog.Logger
-	out io.Writer
-	sup *supervisor.Supervisor
+	f    *upFlags
+	d    stateDir
+	log  *slog.Logger
+	out  io.Writer
+	json bool // what is printed is JSON
+	sup  *supervisor.Supervisor
 
 	// adopted: hold was there already, so that sandboxes of an earlier node may live.
 	adopted bool
@@ -53,7 +54,7 @@ func upForeground(cmd *cobra.Command, f *upFlags, d stateDir) (err error) {
 		return err
 	}
 	defer lock.Close()
-	n := &node{f: f, d: d, out: cmd.OutOrStdout(), log: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))}
+	n := &node{f: f, d: d, out: cmd.OutOrStdout(), json: wantJSON(cmd), log: slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))}
 	keep := make(chan os.Signal, 1)
 	signal.Notify(keep, syscall.SIGUSR1)
 	defer signal.Stop(keep)
@@ -210,7 +211,24 @@ func (n *node) notReady(ctx context.Context, what string, err error) error {
 	return fmt.Errorf("%s: %w\n%s", what, err, n.d.logTails(n.sup.Status()))
 }
 
+// upReport is what `dsec up --json` prints. The key stays in the file.
+type upReport struct {
+	URL        string `json:"url"`
+	PortsURL   string `json:"portsUrl"`
+	ClientFile string `json:"clientFile"` // URL and key, as DSEC_URL and DSEC_API_KEY would give them
+	State      string `json:"state"`
+	PID        int    `json:"pid"`
+}
+
+func (s upState) report(d stateDir) upReport {
+	return upReport{URL: s.URL, PortsURL: s.PortsURL, ClientFile: d.path("client.json"), State: string(d), PID: s.PID}
+}
+
 func (n *node) printUsage(cfg client.Config) {
+	if n.json {
+		_ = printJSON(n.out, n.state.report(n.d))
+		return
+	}
 	fmt.Fprintf(n.out, `dsec is up.
   API    %s
   ports  %s   (dsec forward --url)
@@ -233,7 +251,9 @@ func stateHint(d stateDir) string {
 
 // down stops the sandboxes (unless they are kept) and then the roles, and records what was removed.
 func (n *node) down(cfg client.Config, keep bool) error {
-	fmt.Fprintln(n.out, "dsec goes down")
+	if !n.json {
+		fmt.Fprintln(n.out, "dsec goes down")
+	}
 	r := downReport{KeptSandboxes: keep}
 	if !keep {
 		ctx, cancel := context.WithTimeout(context.Background(), sandboxGrace)
@@ -243,7 +263,11 @@ func (n *node) down(cfg client.Config, keep bool) error {
 	r.StoppedRoles = n.stopRoles(keep)
 	r.Removed = cleanRun(n.d, keep)
 	_ = n.d.writeJSON("down.json", r)
-	r.print(n.out)
+	if n.json {
+		_ = printJSON(n.out, r)
+	} else {
+		r.print(n.out)
+	}
 	if len(r.Problems) > 0 {
 		return &exitError{code: 1}
 	}
