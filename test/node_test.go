@@ -1,6 +1,7 @@
 package test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -220,6 +221,7 @@ func (n *node) initPIDs(id string) ([]int, error) {
 	var r struct {
 		PID int `json:"pid"`
 	}
-	err = json.Unmarshal(b, &r)
+	lines := bytes.Split(bytes.TrimSpace(b), []byte("\n"))
+	err = json.Unmarshal(lines[len(lines)-1], &r)
 	return []int{r.PID}, err
 }

@@ -26,21 +26,22 @@ import (
 
 // Driver is the container backend; it implements sandbox.Backend.
 type Driver struct {
-	cfg     Config
-	log     *slog.Logger
-	boot    string
-	epoch   atomic.Uint64
-	tree    *cgroup.Tree
-	pool    *pool.Pool
-	slots   *slots
-	space   *linux.MountSpace
-	mounts  *mounts
-	spawner *spawn.Client
-	watch   *linux.ExitWatch
-	initLog *os.File
-	filter  *os.File // the system-call filter, as a file; every dsec-init reads it
-	profile string   // AppArmor's, of all commands; "" where the host has none
-	freed   chan struct{}
+	cfg       Config
+	log       *slog.Logger
+	boot      string
+	shellsDir string
+	epoch     atomic.Uint64
+	tree      *cgroup.Tree
+	pool      *pool.Pool
+	slots     *slots
+	space     *linux.MountSpace
+	mounts    *mounts
+	spawner   *spawn.Client
+	watch     *linux.ExitWatch
+	initLog   *os.File
+	filter    *os.File // the system-call filter, as a file; every dsec-init reads it
+	profile   string   // AppArmor's, of all commands; "" where the host has none
+	freed     chan struct{}
 
 	warmOnce sync.Once
 	warm     *warm
@@ -65,12 +66,15 @@ func New(ctx context.Context, cfg Config) (_ *Driver, err error) {
 	if !linux.KernelAtLeast(6, 12) {
 		return nil, fmt.Errorf("container backend: %w: it needs Linux 6.12 or newer", sandbox.ErrUnsupported)
 	}
-	for _, dir := range []string{"run/shells", "run/mnt", "log"} {
+	for _, dir := range []string{"run/mnt", "log"} {
 		if err := os.MkdirAll(filepath.Join(cfg.StateDir, dir), 0o700); err != nil {
 			return nil, err
 		}
 	}
 	if d.boot, err = linux.BootID(); err != nil {
+		return nil, err
+	}
+	if err := d.openShells(); err != nil {
 		return nil, err
 	}
 	if err := d.openEpoch(); err != nil {
@@ -289,6 +293,7 @@ func (d *Driver) Close(ctx context.Context) error {
 			d.slots.release(slot)
 		}
 	}
+	d.closeShells()
 	_ = d.tree.Close() // succeeds when no sandbox is left; else its groups are needed
 	d.closeParts()
 	return errors.Join(errs...)

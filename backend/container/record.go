@@ -1,6 +1,7 @@
 package container
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,40 +24,38 @@ type record struct {
 
 const recordName = "record.json"
 
-func (d *Driver) shellDir(id sandbox.ID) string {
-	return filepath.Join(d.cfg.StateDir, "run", "shells", string(id))
-}
+func (d *Driver) shellDir(id sandbox.ID) string { return filepath.Join(d.shellsDir, string(id)) }
 
-// save writes the record whole or not at all (no fsync: it describes processes, which a crash of the
-// machine ends too).
+// save adds a line to the record; the last whole line counts, so that a crash in between leaves the one before (no
+// fsync: it describes processes, which a crash of the machine ends too).
 func (d *Driver) save(r *record) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(d.shellDir(r.ID), recordName)
-	if r.PID == 0 {
-		return os.WriteFile(path, b, 0o600)
-	}
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
+	f, err := os.OpenFile(filepath.Join(d.shellDir(r.ID), recordName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
 		return err
 	}
-	return os.Rename(path+".new", path)
+	_, err = f.Write(append(b, '\n'))
+	return errors.Join(err, f.Close())
 }
 
+// load reads a record. Error: sandbox.ErrNotFound when there is none, or nothing whole in it: then no process was
+// made either.
 func (d *Driver) load(id sandbox.ID) (*record, error) {
 	b, err := os.ReadFile(filepath.Join(d.shellDir(id), recordName))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("container %s: %w", id, sandbox.ErrNotFound)
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	r := &record{}
-	if err := json.Unmarshal(b, r); err != nil {
-		return nil, fmt.Errorf("record of container %s: %w", id, err)
+	lines := bytes.Split(b, []byte("\n"))
+	for i := len(lines) - 2; i >= 0; i-- { // what follows the last newline was cut short
+		r := &record{}
+		if json.Unmarshal(lines[i], r) == nil && r.ID == id {
+			return r, nil
+		}
 	}
-	return r, nil
+	return nil, fmt.Errorf("container %s: %w", id, sandbox.ErrNotFound)
 }
 
 // process opens the recorded process. Error: sandbox.ErrNotFound when it is gone or the number is another's.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -50,7 +49,7 @@ func (d *Driver) Recover(_ context.Context, id sandbox.ID, handle []byte) (sandb
 // records, control groups, writable layers.
 func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]string, error) {
 	seen := map[string]bool{}
-	shells, err := os.ReadDir(filepath.Join(d.cfg.StateDir, "run", "shells"))
+	shells, err := os.ReadDir(d.shellsDir)
 	if err != nil {
 		return nil, err
 	}

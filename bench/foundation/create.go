@@ -20,8 +20,8 @@ func hostExec(ctx context.Context, _ int) error { return exec.CommandContext(ctx
 func (b *bench) create(ctx context.Context) error {
 	for _, at := range []int{1, 8, 32} {
 		suffix := map[int]string{1: "", 8: "_c8", 32: "_c32"}[at]
-		n := b.o.n
-		few := max(at, n/5) // the peers are slow
+		n := max(b.o.n, 6*at)
+		few := max(2*at, n/5) // the peers are slow
 		floor := b.times(ctx, "fork_exec"+suffix, n, at, hostExec)
 		ours := b.times(ctx, "create_first_result"+suffix, n, at, b.node.createAndRun(b.node.bases[:1]))
 		b.ratio(ours.Name, floor)
@@ -59,7 +59,7 @@ func (b *bench) exec(ctx context.Context) error {
 		suffix := map[int]string{1: "", 8: "_c8"}[at]
 		floor := b.times(ctx, "http_fork_exec"+suffix, b.o.n, at, floorExec)
 		ours := b.times(ctx, "exec_round_trip"+suffix, b.o.n, at, func(ctx context.Context, _ int) error { return b.node.exec(ctx, id) })
-		runc := b.times(ctx, "runc_exec"+suffix, max(at, b.o.n/5), at, b.peer.runcExec)
+		runc := b.times(ctx, "runc_exec"+suffix, max(2*at, b.o.n/5), at, b.peer.runcExec)
 		b.ratio(ours.Name, floor, runc)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/opendsec/dsec/bench/measure"
@@ -46,7 +47,7 @@ func main() {
 	flag.IntVar(&o.idle, "idle", 1000, "most idle sandboxes at once")
 	flag.IntVar(&o.warm, "warm", 16, "warm shells: fewer than the longest burst")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	b := &bench{o: o}
 	err := b.run(ctx)

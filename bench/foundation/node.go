@@ -52,10 +52,12 @@ func (n *node) importBases(ctx context.Context, path string) error {
 		return err
 	}
 	n.bases = []string{"bench-debian"}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
+	again, err := os.Open(path) // the upload has closed f
+	if err != nil {
 		return err
 	}
-	small, err := smallTree(f)
+	defer again.Close()
+	small, err := smallTree(again)
 	if err != nil {
 		return err
 	}

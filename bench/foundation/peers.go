@@ -50,8 +50,9 @@ func startPeers(ctx context.Context, work, tarPath string) (p *peers, err error)
 	if err := p.writeBundle(ctx, idle, "/bin/sleep", "7200"); err != nil {
 		return nil, err
 	}
-	if err := command(ctx, "runc", "--root", p.dir+"/runc", "run", "-d", "-b", idle, p.running); err != nil {
-		return nil, err
+	// Without pipes: the container would hold them open, and Wait would wait for it.
+	if err := exec.CommandContext(ctx, "runc", "--root", p.dir+"/runc", "run", "-d", "-b", idle, p.running).Run(); err != nil {
+		return nil, fmt.Errorf("runc run -d: %w", err)
 	}
 	return p, p.startContainerd(ctx)
 }
@@ -153,7 +154,7 @@ func (p *peers) ctrRun(ctx context.Context, _ int) error {
 func command(ctx context.Context, name string, args ...string) error {
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &out, 5*time.Second
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("%s: %w: %.300s", name, err, out.String())
 	}

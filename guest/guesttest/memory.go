@@ -11,7 +11,7 @@ import (
 // Memory of a process, in bytes, and its threads and descriptors.
 type Memory struct {
 	RSS, PSS, Private, Anonymous int64
-	Threads, Files    int
+	Threads, Files               int
 }
 
 // Memory measures dsec-init.

@@ -73,6 +73,17 @@ func Leftovers(state string, groups ...string) ([]string, error) {
 	for _, s := range shells {
 		out = append(out, "shell "+s.Name())
 	}
+	for _, place := range []string{"/run", "/dev/shm"} {
+		links, err := filepath.Glob(place + "/dsec-*")
+		if err != nil {
+			return nil, err
+		}
+		for _, l := range links {
+			if to, err := os.Readlink(filepath.Join(state, "run", "shells")); err == nil && to == l {
+				out = append(out, "directory "+l)
+			}
+		}
+	}
 	for _, g := range groups {
 		if _, err := os.Stat(g); err == nil {
 			out = append(out, "control group "+g)
