@@ -1,7 +1,6 @@
 package container
 
 import (
-	"fmt"
 	"sort"
 	"sync"
 	"testing"
@@ -53,6 +52,6 @@ func TestCostOfStages(t *testing.T) {
 	for _, n := range names {
 		v := took[n]
 		sort.Slice(v, func(i, j int) bool { return v[i] < v[j] })
-		t.Log(fmt.Sprintf("%-20s n %3d  p50 %8v  p90 %8v  max %8v", n, len(v), v[len(v)/2].Round(time.Microsecond), v[len(v)*9/10].Round(time.Microsecond), v[len(v)-1].Round(time.Microsecond)))
+		t.Logf("%-20s n %3d  p50 %8v  p90 %8v  max %8v", n, len(v), v[len(v)/2].Round(time.Microsecond), v[len(v)*9/10].Round(time.Microsecond), v[len(v)-1].Round(time.Microsecond))
 	}
 }

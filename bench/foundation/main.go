@@ -22,7 +22,6 @@ type options struct {
 	n     int
 	idle  int
 	warm  int
-	keep  bool
 }
 
 // bench is a run: what has been measured, and what it was measured on.

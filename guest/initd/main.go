@@ -43,9 +43,7 @@ func Main(args []string) {
 	if err != nil {
 		fatal("arguments", err)
 	}
-	if err := container(o); err != nil {
-		fatal("start", err)
-	}
+	fatal("start", container(o))
 }
 
 func parse(args []string) (*options, error) {
@@ -101,7 +99,7 @@ func parse(args []string) (*options, error) {
 	return o, nil
 }
 
-// container prepares everything that is dear, then serves.
+// container prepares everything that is dear, then serves; it returns only with the error that ended it.
 func container(o *options) error {
 	// Before anything else: from here nothing in the user namespace can look into this process.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {

@@ -7,6 +7,8 @@ import (
 )
 
 // childFD is the eventfd that the handler of SIGCHLD counts into.
+//
+//lint:ignore U1000 the handler is assembler
 var childFD int64
 
 func handlers() (handler, restorer uintptr)

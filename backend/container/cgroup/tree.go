@@ -16,9 +16,8 @@ var v1Controllers = []string{"memory", "cpu", "pids", "blkio", "cpuacct"}
 
 // Tree is the place below which one edge keeps its groups.
 type Tree struct {
-	name string
-	v2   string            // directory in the v2 tree
-	v1   map[string]string // controller -> directory; empty on a pure v2 host
+	v2 string            // directory in the v2 tree
+	v1 map[string]string // controller -> directory; empty on a pure v2 host
 }
 
 // Layout tells how a tree lies on this host; kept with the edge's state so that a later process, started from
