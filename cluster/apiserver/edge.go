@@ -128,7 +128,10 @@ func (e *Edge) probe(ctx context.Context) error {
 // asked of it alone, for client libraries call a reset connection "canceled" too.
 func (e *Edge) failed(ctx context.Context, err error) error {
 	var op *net.OpError
+	var large *http.MaxBytesError
 	switch {
+	case errors.As(err, &large): // of a request that did not say its size
+		return errTooLarge
 	case ctx.Err() != nil:
 		return fmt.Errorf("request: %w", ctx.Err())
 	case errors.As(err, &op) && op.Op == "dial":

@@ -67,10 +67,13 @@ func (s *Server) forwardRPC(w http.ResponseWriter, r *http.Request) {
 	s.forwardTo(w, r, id)
 }
 
+var errTooLarge = fmt.Errorf("request: %w: it is larger than %d bytes, which a command's arguments and environment are part of; larger data goes into a file (PUT .../files) or, piece by piece, to a command's stdin (SendInput)",
+	sandbox.ErrInvalid, maxMessage)
+
 // peek looks for sandbox_id under the bounds of time and size.
 func (s *Server) peek(w http.ResponseWriter, r *http.Request) (string, error) {
 	if r.ContentLength > maxMessage {
-		return "", fmt.Errorf("request of %d bytes: %w: at most %d are taken; larger data goes into a file (PUT .../files) or, piece by piece, to a command's stdin (SendInput)", r.ContentLength, sandbox.ErrInvalid, maxMessage)
+		return "", errTooLarge
 	}
 	if r.ContentLength < 0 {
 		r.Body = http.MaxBytesReader(w, r.Body, maxMessage)

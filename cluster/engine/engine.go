@@ -93,7 +93,7 @@ func config(o Options, peer string) *embed.Config {
 	cfg.MaxWalFiles, cfg.MaxSnapFiles = 2, 2
 	cfg.SnapshotCount = 5000
 	cfg.EnableGRPCGateway = false
-	cfg.WarningApplyDuration = time.Second
+	cfg.WarningApplyDuration, cfg.WarningUnaryRequestDuration = time.Second, time.Second
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.New(&slogCore{log: o.Log}))
 	return cfg
 }
