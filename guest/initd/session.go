@@ -98,6 +98,7 @@ func (s *session) pipes(l *launch) *wire.Error {
 	}
 	_ = unix.SetNonblock(w, true)
 	s.script = &inlet{i: s.i, fd: w}
+	give(r, &l.user)
 	l.stdio[0], l.closes = r, append(l.closes, r)
 	for k, stream := range []wire.Stream{wire.Stdout, wire.Stderr} {
 		o, w, err := s.i.outputPipe(stream, nil)
@@ -105,6 +106,7 @@ func (s *session) pipes(l *launch) *wire.Error {
 			return fail()
 		}
 		o.keep = true
+		give(w, &l.user)
 		l.stdio[1+k], l.closes = w, append(l.closes, w)
 		s.outlets = append(s.outlets, o)
 	}

@@ -194,6 +194,7 @@ func (i *Init) stdio(cmd *command, l *launch, m *wire.Start, u *users.User) *wir
 			return noDescriptors
 		}
 		_ = unix.SetNonblock(w, true)
+		give(r, u)
 		l.stdio[0], l.closes = r, append(l.closes, r)
 		cmd.input = &inlet{i: i, fd: w}
 	}
@@ -205,6 +206,7 @@ func (i *Init) stdio(cmd *command, l *launch, m *wire.Start, u *users.User) *wir
 			}
 			return noDescriptors
 		}
+		give(w, u)
 		l.stdio[1+k], l.closes = w, append(l.closes, w)
 		cmd.outlets = append(cmd.outlets, o)
 	}
@@ -217,6 +219,13 @@ func pipe() (r, w int, err error) {
 	var p [2]int
 	err = unix.Pipe2(p[:], unix.O_CLOEXEC)
 	return p[0], p[1], err
+}
+
+// give makes a command's user the owner of its end of a pipe, so that it may open /dev/stdout and its like again.
+func give(fd int, u *users.User) {
+	if u.UID != 0 {
+		_ = unix.Fchown(fd, int(u.UID), -1) // without it only that fails
+	}
 }
 
 // outputPipe makes a pipe whose reading end is watched.
