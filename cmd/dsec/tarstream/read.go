@@ -10,6 +10,8 @@ import (
 	"path"
 	"strings"
 	"time"
+
+	"github.com/opendsec/dsec/internal/linux"
 )
 
 // Extract unpacks an archive beneath dir. The archive is not trusted: no name and no link of it, nor one that is
@@ -89,7 +91,11 @@ func extractOne(root *os.Root, t *tar.Reader, h *tar.Header, name string, mode f
 		}
 		return err
 	case tar.TypeSymlink:
-		return root.Symlink(h.Linkname, name)
+		err := root.Symlink(h.Linkname, name)
+		if err == nil {
+			_ = linux.SetLinkTime(root, name, h.ModTime)
+		}
+		return err
 	case tar.TypeLink:
 		return root.Link(strings.TrimPrefix(path.Clean("/"+h.Linkname), "/"), name)
 	default:
