@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -137,7 +138,19 @@ func Sandbox(t testing.TB, o Options, claim *wire.Claim) (*Shell, *aether.Conn, 
 	return s, c, r
 }
 
+// patience is how many times slower than usual the machine may be: DSEC_TEST_PATIENCE, for emulated ones.
+func patience() int {
+	n, err := strconv.Atoi(os.Getenv("DSEC_TEST_PATIENCE"))
+	if err != nil {
+		return 1
+	}
+	return max(1, n)
+}
+
+// Slow tells whether the machine is too slow for what has to happen within a fixed time.
+func Slow() bool { return patience() > 1 }
+
 // Context bounds one operation of a test.
 func Context(t testing.TB) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), 60*time.Second)
+	return context.WithTimeout(context.Background(), time.Duration(patience())*60*time.Second)
 }

@@ -20,6 +20,9 @@ var Packages = []string{"./internal/linux/...", "./policy/confine", "./backend/c
 // testTimeout bounds one package's tests.
 const testTimeout = 20 * time.Minute
 
+// patience multiplies the tests' own deadlines: emulation is ten times slower.
+const patience = "10"
+
 // testSize is the size of the disk with the tests, bytes; the file is sparse.
 const testSize = 1 << 30
 
@@ -36,6 +39,9 @@ func testDisk(ctx context.Context, o *Options, packages []string, run, path stri
 	}
 	p := &Plan{Source: o.Source, Cache: testkit.Cache()}
 	args := []string{"-test.v", "-test.timeout=" + testTimeout.String()}
+	if !o.Long {
+		args = append(args, "-test.short")
+	}
 	if run != "" {
 		args = append(args, "-test.run="+run)
 	}
@@ -57,7 +63,8 @@ func testDisk(ctx context.Context, o *Options, packages []string, run, path stri
 				return err
 			}
 			p.Tests = append(p.Tests, Test{Package: pkg, Binary: filepath.Join(o.Source, name), Dir: src, Args: args,
-				Env: []string{"DSEC_CACHE=" + p.Cache, "DSEC_TEST_INIT=" + filepath.Join(o.Source, initName)}})
+				Env: []string{"DSEC_CACHE=" + p.Cache, "DSEC_TEST_INIT=" + filepath.Join(o.Source, initName),
+					"DSEC_TEST_PATIENCE=" + patience}})
 			if err := os.MkdirAll(filepath.Join(dir, rel), 0o755); err != nil {
 				return err
 			}

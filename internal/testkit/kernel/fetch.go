@@ -21,6 +21,7 @@ type Options struct {
 	Update  bool   // ask the mirror for a newer kernel than the one in the cache
 	Memory  string // of the machine, as QEMU takes it: 4G
 	CPUs    int    // 2
+	Long    bool   // tests that skip themselves with -short as well
 	Log     func(format string, args ...any)
 }
 

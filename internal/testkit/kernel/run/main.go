@@ -26,6 +26,7 @@ func main() {
 	flag.BoolVar(&o.Update, "update", false, "look for a newer kernel than the one in the cache")
 	flag.StringVar(&o.Memory, "memory", "", "of the machine (default 4G)")
 	flag.IntVar(&o.CPUs, "cpus", 0, "of the machine (default 2)")
+	flag.BoolVar(&o.Long, "long", false, "run what -test.short leaves out as well")
 	run := flag.String("run", "", "run only tests that match the `pattern`")
 	verbose := flag.Bool("v", false, "show all output as it comes")
 	deadline := flag.Duration("deadline", 45*time.Minute, "for all of it")
