@@ -11,6 +11,7 @@ import (
 	"github.com/opendsec/dsec/edge/lifecycle"
 	"github.com/opendsec/dsec/edge/record"
 	"github.com/opendsec/dsec/guest/wire"
+	"github.com/opendsec/dsec/internal/failpoint"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -112,12 +113,19 @@ func (b *box) endCommand(c *command, result *dsecv1.CommandResult) {
 	ended.Pid, ended.Result, ended.EndedAt = c.pid, result, stamp(b.e.cfg.Clock.Wall())
 	group, launched := c.group, c.launched
 	c.mu.Unlock()
-	entry, err := b.log.EndCommand(ended)
+	var entry *record.Entry
+	err := failpoint.Hit("command.before_end")
+	if err == nil {
+		entry, err = b.log.EndCommand(ended)
+	}
 	conn := b.conn
 	_ = b.step(lifecycle.Leave{})
 	b.mu.Unlock()
 	if err == nil {
 		err = b.log.Sync() // together with others that end now
+	}
+	if err == nil {
+		err = failpoint.Hit("command.before_release")
 	}
 	switch {
 	case err != nil:

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -60,6 +61,12 @@ func (n *node) crash() {
 		}
 	}
 	n.kill9(pids...)
+	for _, p := range pids {
+		eventually(n.t, "process ends", func() bool {
+			b, err := os.ReadFile("/proc/" + strconv.Itoa(p) + "/stat")
+			return err != nil || bytes.Contains(b, []byte(") Z "))
+		})
+	}
 }
 
 // TestGroupsAreSweptAtRestart: control groups of commands that ended are removed when the edge comes back, as soon as
