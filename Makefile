@@ -41,6 +41,7 @@ test-python:
 
 # The race detector and what is slow.
 test-all: test
+	@hack/deps.sh race
 	DSEC_TEST_SLOW=1 $(GO) test -race -p 1 -timeout 40m ./...
 
 # The container backend on Debian's kernel: pure cgroup v2, AppArmor, under QEMU. PACKAGES="./backend/container" and

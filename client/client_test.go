@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -364,5 +365,19 @@ func TestNoService(t *testing.T) {
 		if !errors.As(err, &none) || !strings.Contains(err.Error(), "dsec up") {
 			t.Errorf("got %v", err)
 		}
+	}
+}
+
+func TestAnotherServer(t *testing.T) {
+	s := httptest.NewServer(http.NotFoundHandler())
+	defer s.Close()
+	c, err := client.New(client.Options{Config: client.Config{URL: s.URL}, FirstContact: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = c.Sandboxes.GetSandbox(t.Context(), &dsecv1.GetSandboxRequest{SandboxId: "x"})
+	if err == nil || !strings.Contains(err.Error(), "is no DSec service") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -26,6 +26,10 @@ func (c *Client) explain(err error) error {
 	if err != nil && !connect.IsWireError(err) && errors.As(err, &op) && op.Op == "dial" {
 		return &NoServiceError{URL: c.base.String(), Err: err}
 	}
+	// Without an error of ours in it, the answer is some other server's.
+	if ce := (*connect.Error)(nil); errors.As(err, &ce) && !connect.IsWireError(err) && ce.Code() == connect.CodeUnimplemented {
+		return fmt.Errorf("what answers at %s is no DSec service (%s): check DSEC_URL", c.base, ce.Message())
+	}
 	return err
 }
 

@@ -1,6 +1,12 @@
 #!/usr/bin/env bash
 # Installs the distribution's packages that building, running and testing need; does nothing when all are there.
+#
+#   hack/deps.sh [bench|kernel|race]
 set -euo pipefail
+if ! command -v go >/dev/null 2>&1; then
+	echo "Go 1.26 or newer is needed: https://go.dev/doc/install" >&2
+	exit 1
+fi
 need=()
 have() { command -v "$1" >/dev/null 2>&1 || [ -x "/sbin/$1" ] || [ -x "/usr/sbin/$1" ]; }
 have mmdebstrap   || need+=(mmdebstrap)
@@ -9,6 +15,9 @@ have fsck.erofs   || need+=(erofs-utils)
 have git          || need+=(git)
 have python3      || need+=(python3 python3-venv)
 have curl         || need+=(curl)
+# The base is Debian's on Ubuntu too; downloads are checked.
+[ -f /usr/share/keyrings/debian-archive-keyring.gpg ] || need+=(debian-archive-keyring)
+[ -f /etc/ssl/certs/ca-certificates.crt ] || need+=(ca-certificates)
 if [ "${1:-}" = bench ]; then
 	have runc       || need+=(runc)
 	have ctr        || need+=(containerd)
@@ -18,7 +27,9 @@ if [ "${1:-}" = kernel ]; then
 	have qemu-system-x86_64 || need+=(qemu-system-x86)
 	have mke2fs     || need+=(e2fsprogs)
 	have xz         || need+=(xz-utils)
-	[ -f /usr/share/keyrings/debian-archive-keyring.gpg ] || need+=(debian-archive-keyring)
+fi
+if [ "${1:-}" = race ]; then
+	have gcc        || need+=(gcc libc6-dev)
 fi
 if [ "${#need[@]}" -gt 0 ]; then
 	if [ "$(id -u)" != 0 ]; then
@@ -29,8 +40,4 @@ if [ "${#need[@]}" -gt 0 ]; then
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get update -qq
 	apt-get install -y -qq --no-install-recommends "${need[@]}" >/dev/null
-fi
-if ! command -v go >/dev/null 2>&1; then
-	echo "Go 1.26 or newer is needed: https://go.dev/doc/install" >&2
-	exit 1
 fi

@@ -93,3 +93,9 @@ def test_arguments_on_the_wire() -> None:
         DSecContainerRunArgs(memory_limit_mb=float("nan")).to_json()
     with pytest.raises(AttributeError):
         args.memory_limit_mb = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("limit", [0, -1, float("nan"), float("inf")])
+def test_limits_above_nothing(limit: float) -> None:
+    with pytest.raises(InvalidArgument, match="memory_limit_mb"):
+        DSecContainerRunArgs(container_image="debian", memory_limit_mb=limit).to_json()

@@ -118,6 +118,9 @@ def _scaled(value: float | None, unit: int, name: str) -> str | None:
     if value is None:
         return None
     try:
-        return str(round(value * unit))
+        scaled = round(value * unit)
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgument(f"{name}: {value!r} is not a finite number") from None
+    if scaled <= 0:  # the wire's 0 is "the default": leave the limit out for that
+        raise InvalidArgument(f"{name}: {value!r} must be above 0")
+    return str(scaled)
