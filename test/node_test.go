@@ -55,12 +55,22 @@ const base = "debian"
 // startNode starts a node with the Debian base; it is stopped, and nothing of it may be left, when the test ends.
 func startNode(t *testing.T, args ...string) *node {
 	t.Helper()
+	return startNodeAt(t, "", append([]string{"--opt", "pool=2g"}, args...)...)
+}
+
+// startNodeAt is startNode with its state in a directory that the caller chose ("": one of its own), and without
+// the size of the pool.
+func startNodeAt(t *testing.T, state string, args ...string) *node {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("a node needs root")
 	}
 	work, err := os.MkdirTemp("", "dst-") // a short path: sockets lie below it
 	if err != nil {
 		t.Fatal(err)
+	}
+	if state == "" {
+		state = filepath.Join(work, "s")
 	}
 	// A port of its own that stays the same when the node is started again.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -69,7 +79,7 @@ func startNode(t *testing.T, args ...string) *node {
 	}
 	addr := l.Addr().String()
 	l.Close()
-	n := &node{t: t, state: filepath.Join(work, "s"), args: append([]string{"--listen", addr, "--opt", "pool=2g", "--opt", "warm=8"}, args...)}
+	n := &node{t: t, state: state, args: append([]string{"--listen", addr, "--opt", "warm=8"}, args...)}
 	n.up()
 	t.Cleanup(func() {
 		left, err := n.Stop()
@@ -193,7 +203,10 @@ func (n *node) processes() map[string]int {
 func (n *node) kill9(pids ...int) {
 	n.t.Helper()
 	for _, p := range pids {
-		if p <= 1 {
+		if p == 0 {
+			continue // it is being started again just now
+		}
+		if p < 2 {
 			n.t.Fatalf("process %d", p)
 		}
 		if err := syscall.Kill(p, syscall.SIGKILL); err != nil && err != syscall.ESRCH {
