@@ -65,9 +65,14 @@ type overrides struct {
 }
 
 func (o *overrides) register(cmd *cobra.Command) {
+	o.registerPlain(cmd)
+	cmd.Flags().StringArrayVar(&o.secrets, "secret", nil, "like --env, but never shown or recorded: `NAME` (from this environment) or NAME=VALUE")
+}
+
+// registerPlain leaves out secrets.
+func (o *overrides) registerPlain(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringArrayVarP(&o.env, "env", "e", nil, "environment variable `NAME=VALUE`, or NAME to pass on this one's")
-	fl.StringArrayVar(&o.secrets, "secret", nil, "like --env, but never shown or recorded: `NAME` (from this environment) or NAME=VALUE")
 	fl.StringVarP(&o.user, "user", "u", "", "user: name or id, USER:GROUP (default: the sandbox's)")
 	fl.StringVarP(&o.workdir, "workdir", "w", "", "working directory (default: the sandbox's)")
 }

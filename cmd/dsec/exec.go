@@ -68,7 +68,7 @@ stderr). Ctrl-C sends SIGINT to the command; a second one kills its whole tree.`
 	cf.register(cmd)
 	o.register(cmd)
 	cmd.Flags().BoolVarP(&detach, "detach", "d", false, "start the command in the background and print its id (dsec logs shows its output)")
-	cmd.Flags().StringVar(&cf.session, "session", "", "run in the stateful shell session `ID`")
+	cmd.Flags().StringVar(&cf.session, "session", "", "run in the stateful shell session `ID` (see dsec session)")
 	return cmd
 }
 

@@ -44,7 +44,7 @@ DSEC_URL and DSEC_API_KEY choose another service.`,
 			root.AddCommand(c)
 		}
 	}
-	add("sandbox", newRun(), newCreate(), newExec(), newShell(), newCp(), newPs(), newInspect(), newLogs(), newStats(),
+	add("sandbox", newRun(), newCreate(), newExec(), newShell(), newSession(), newCp(), newPs(), newInspect(), newLogs(), newStats(),
 		newPause(), newResume(), newStop(), newRm(), newEvents(), newForward())
 	add("environment", newImage(), newLayer())
 	add("node", newUp(), newDown(), newStatus(), newDoctor(), newKey(), newVersion())
