@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -169,6 +170,9 @@ func (e *Edge) begin(p *plan, req *dsecv1.CreateResolvedRequest, c *creation, it
 		return nil, err
 	}
 	log, err := record.Create(e.boxDir(newPrefix+rand.Text()), e.cfg.Record)
+	if errors.Is(err, syscall.ENOSPC) {
+		return nil, fmt.Errorf("create sandbox: %w: the disk of the node's records is full; make room in its state directory", sandbox.ErrExhausted)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, sandbox.ErrUnavailable)
 	}

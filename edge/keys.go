@@ -163,11 +163,12 @@ func (k *keys) load() error {
 		live.Write(sc.Bytes())
 		live.WriteByte('\n')
 	}
-	if err := os.WriteFile(k.path+".new", live.Bytes(), 0o600); err != nil {
-		return fmt.Errorf("write idempotency keys: %w", err)
+	err = os.WriteFile(k.path+".new", live.Bytes(), 0o600)
+	if err == nil {
+		err = os.Rename(k.path+".new", k.path)
 	}
-	if err := os.Rename(k.path+".new", k.path); err != nil {
-		return fmt.Errorf("write idempotency keys: %w", err)
+	if err != nil { // for want of room, it may be: then the file keeps what has expired
+		_ = os.Remove(k.path + ".new")
 	}
 	return nil
 }

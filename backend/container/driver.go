@@ -1,6 +1,7 @@
 package container
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -77,9 +78,7 @@ func New(ctx context.Context, cfg Config) (_ *Driver, err error) {
 	if err := d.openShells(); err != nil {
 		return nil, err
 	}
-	if err := d.openEpoch(); err != nil {
-		return nil, err
-	}
+	d.openEpoch()
 	if err := d.openTree(); err != nil {
 		return nil, err
 	}
@@ -177,23 +176,31 @@ func (d *Driver) openSpace() error {
 	return nil
 }
 
-// openEpoch counts the processes that have served this state directory: dsec-init lets the newest speak.
-func (d *Driver) openEpoch() error {
+// epochTick is the unit of time in epochs: a number of them since the machine's start fits in 32 bits for years.
+const epochTick = 100 * time.Millisecond
+
+// openEpoch counts the processes that have served this state directory: dsec-init lets the newest speak. Time since the
+// machine's start, which no dsec-init outlives, stands in for a count that was lost or cannot be written: an edge must
+// come back on a full disk too.
+func (d *Driver) openEpoch() {
 	path := filepath.Join(d.cfg.StateDir, "run", "epoch")
-	var n uint64
+	n := uint64(linux.BootTime() / epochTick)
 	b, err := os.ReadFile(path)
 	if err == nil {
-		n, err = strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32)
+		var last uint64
+		if last, err = strconv.ParseUint(strings.TrimSpace(string(b)), 10, 32); err == nil {
+			n = max(n, last+1)
+		}
 	}
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("read %s: %w", path, err)
-	}
-	n++
-	if err := os.WriteFile(path+".new", []byte(strconv.FormatUint(n, 10)), 0o600); err != nil {
-		return err
+		d.log.Warn("the count of edges is unreadable; it goes on from the time since boot", "err", err)
 	}
 	d.epoch.Store(n << 32)
-	return os.Rename(path+".new", path)
+	if err := os.WriteFile(path+".new", []byte(strconv.FormatUint(n, 10)), 0o600); err == nil {
+		err = os.Rename(path+".new", path)
+	} else {
+		d.log.Warn("the count of edges is not written", "err", err)
+	}
 }
 
 func (d *Driver) nextEpoch() uint64 { return d.epoch.Add(1) }
@@ -205,8 +212,11 @@ func (d *Driver) writeFilter() error {
 		return err
 	}
 	path := filepath.Join(d.cfg.StateDir, "run", "seccomp.bpf")
-	if err := os.WriteFile(path, p, 0o600); err != nil {
-		return err
+	// Not written again without need: there may be no room.
+	if have, err := os.ReadFile(path); err != nil || !bytes.Equal(have, p) {
+		if err := os.WriteFile(path, p, 0o600); err != nil {
+			return err
+		}
 	}
 	d.filter, err = os.Open(path)
 	return err
