@@ -3,6 +3,7 @@ package fake
 import (
 	"context"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -19,6 +20,8 @@ type Options struct {
 	// Hook, when set, is asked before "recover", "connect", "pause", "resume" and "destroy"; what it returns
 	// fails them.
 	Hook func(operation string, id sandbox.ID) error
+	// Wrap, when set, stands between an edge and the channel of a machine, for example to forge what it says.
+	Wrap func(id sandbox.ID, c net.Conn) net.Conn
 }
 
 func (b *Backend) hook(operation string, id sandbox.ID) error {

@@ -73,6 +73,9 @@ func (m *Machine) Connect(ctx context.Context) (*aether.Conn, error) {
 	}
 	m.mu.Unlock()
 	go p.serve() // ends when either side closes the pipe
+	if m.b.opt.Wrap != nil {
+		theirs = m.b.opt.Wrap(m.id, theirs)
+	}
 	return aether.Open(ctx, theirs, epoch)
 }
 
