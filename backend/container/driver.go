@@ -196,9 +196,10 @@ func (d *Driver) openEpoch() {
 		d.log.Warn("the count of edges is unreadable; it goes on from the time since boot", "err", err)
 	}
 	d.epoch.Store(n << 32)
-	if err := os.WriteFile(path+".new", []byte(strconv.FormatUint(n, 10)), 0o600); err == nil {
+	if err = os.WriteFile(path+".new", []byte(strconv.FormatUint(n, 10)), 0o600); err == nil {
 		err = os.Rename(path+".new", path)
-	} else {
+	}
+	if err != nil {
 		d.log.Warn("the count of edges is not written", "err", err)
 	}
 }
