@@ -138,7 +138,7 @@ func TestPoolFull(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, id := range ids {
 		wg.Go(func() {
-			r, err := n.exec(id, "dd if=/dev/urandom of=/big bs=4M count=45 status=none; stat -c %s /big")
+			r, err := n.exec(id, "timeout -s KILL 6 dd if=/dev/urandom of=/big bs=4M count=45 status=none; stat -c %s /big")
 			if err != nil {
 				t.Errorf("fill: %v", err)
 				return
