@@ -180,7 +180,14 @@ func TestPoolFull(t *testing.T) {
 		return err == nil && string(r.GetStdout()) == "well\n"
 	})
 	t.Logf("%v: there is room", time.Since(start))
-	id := n.create(1, nil)[0]
+	var id string
+	eventually(t, "creations are taken again", func() bool {
+		boxes, err := c.Create(t.Context(), &dsecv1.CreateSandboxRequest{Spec: spec()})
+		if err == nil {
+			id = boxes[0].GetId()
+		}
+		return err == nil
+	})
 	if err := n.Client.WriteFile(t.Context(), id, "/tmp/new", client.WriteOptions{}, io.LimitReader(dense{}, 20<<20)); err != nil {
 		t.Error(err)
 	}
