@@ -108,6 +108,9 @@ func (b *bed) close() {
 	if _, err := os.Stat(b.d.tree.Dir()); err == nil {
 		b.t.Error("control groups are left")
 	}
+	if _, err := os.Stat(b.d.shellsDir); err == nil {
+		b.t.Errorf("%s is left", b.d.shellsDir)
+	}
 	deadline := time.Now().Add(10 * time.Second)
 	for {
 		left, err := testkit.Leftovers(b.cfg.StateDir)

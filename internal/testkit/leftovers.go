@@ -10,17 +10,22 @@ import (
 	"github.com/opendsec/dsec/backend/container/cgroup"
 )
 
-// groupRoots returns the directories in which a state directory's control groups lie.
-func groupRoots(state string) []string {
+// traces returns the directories that a node keeps outside of its state directory: its control groups, and the
+// shells' place in memory. Ask while it runs: what tells of them goes with it.
+func traces(state string) []string {
+	var out []string
+	if to, err := os.Readlink(filepath.Join(state, "run", "shells")); err == nil {
+		out = append(out, to)
+	}
 	b, err := os.ReadFile(filepath.Join(state, "run", "cgroups.json"))
 	if err != nil {
-		return nil
+		return out
 	}
 	var l cgroup.Layout
 	if json.Unmarshal(b, &l) != nil {
-		return nil
+		return out
 	}
-	out := []string{l.V2}
+	out = append(out, l.V2)
 	for _, d := range l.V1 {
 		out = append(out, d)
 	}
@@ -28,7 +33,7 @@ func groupRoots(state string) []string {
 }
 
 // Leftovers finds what remains on the machine of the node whose state directory is given: processes, mounts,
-// loop devices, shells, and the control groups given.
+// loop devices, shells, and the directories given (traces).
 func Leftovers(state string, groups ...string) ([]string, error) {
 	var out []string
 	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -73,20 +78,9 @@ func Leftovers(state string, groups ...string) ([]string, error) {
 	for _, s := range shells {
 		out = append(out, "shell "+s.Name())
 	}
-	for _, place := range []string{"/run", "/dev/shm"} {
-		links, err := filepath.Glob(place + "/dsec-*")
-		if err != nil {
-			return nil, err
-		}
-		for _, l := range links {
-			if to, err := os.Readlink(filepath.Join(state, "run", "shells")); err == nil && to == l {
-				out = append(out, "directory "+l)
-			}
-		}
-	}
 	for _, g := range groups {
 		if _, err := os.Stat(g); err == nil {
-			out = append(out, "control group "+g)
+			out = append(out, "directory "+g)
 		}
 	}
 	return out, nil

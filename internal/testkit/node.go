@@ -67,9 +67,9 @@ func (n *Node) Stop() ([]string, error) {
 	if n.Client != nil {
 		n.Client.Close()
 	}
-	groups := groupRoots(n.state) // read before: down may remove the file
+	dirs := traces(n.state) // before: down removes what tells of them
 	if _, err := n.Run(ctx, "down", "--state", n.state); err != nil {
 		return nil, err
 	}
-	return Leftovers(n.state, groups...)
+	return Leftovers(n.state, dirs...)
 }
