@@ -156,27 +156,37 @@ func TestInitKilledIsReported(t *testing.T) {
 	n := startNode(t)
 	ids := n.create(2, nil)
 	victim := ids[0]
-	cmd, err := n.Client.Start(t.Context(), victim, &dsecv1.CommandSpec{Shell: "sleep 1000"})
-	if err != nil {
-		t.Fatal(err)
-	}
 	pids, err := n.initPIDs(victim)
 	if err != nil || len(pids) != 1 {
 		t.Fatalf("dsec-init of %s: %v, %v", victim, pids, err)
 	}
-	start := time.Now()
-	n.kill9(pids...)
-	end, err := n.Client.Attach(t.Context(), victim, cmd.GetId(), 0, nil)
+	var start time.Time
+	end, err := n.Client.Run(t.Context(), client.Run{SandboxID: victim, Spec: &dsecv1.CommandSpec{Shell: "sleep 1000"},
+		Started: func(*dsecv1.Command) {
+			start = time.Now()
+			n.kill9(pids...)
+		}})
+	took := time.Since(start)
 	if err != nil {
 		t.Fatal(err)
 	}
-	took := time.Since(start)
 	if k := end.GetResult().GetEnd(); k.GetKind() != "init_killed" || k.GetBlame() != dsecv1.Blame_BLAME_TASK {
 		t.Errorf("the command's end: %v", k)
 	}
-	r, err := n.Client.Sandboxes.GetSandbox(t.Context(), &dsecv1.GetSandboxRequest{SandboxId: victim})
-	if err != nil || r.GetSandbox().GetEnd().GetKind() != "init_killed" {
-		t.Errorf("the sandbox's end: %v, %v", r.GetSandbox(), err)
+	for deadline := time.Now().Add(30 * time.Second); ; { // its parts are being removed meanwhile
+		r, err := n.Client.Sandboxes.GetSandbox(t.Context(), &dsecv1.GetSandboxRequest{SandboxId: victim})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.GetSandbox().GetState() == dsecv1.SandboxState_SANDBOX_STATE_STOPPED {
+			if k := r.GetSandbox().GetEnd(); k.GetKind() != "init_killed" {
+				t.Errorf("the sandbox's end: %v", k)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the sandbox does not end: %v", r.GetSandbox())
+		}
 	}
 	t.Logf("reported after %v", took)
 	if _, err := n.exec(victim, "true"); err == nil {
