@@ -17,7 +17,7 @@ import (
 type commandAPI struct{ e *Edge }
 
 func (a *commandAPI) Exec(ctx context.Context, req *dsecv1.ExecRequest) (*dsecv1.ExecResponse, error) {
-	b, leave, err := a.e.enter(ctx, req.SandboxId)
+	b, leave, err := a.e.enterOrReplay(ctx, req.SandboxId, req.OperationId)
 	if err != nil {
 		return nil, wireError(err)
 	}
@@ -40,7 +40,7 @@ func (a *commandAPI) Exec(ctx context.Context, req *dsecv1.ExecRequest) (*dsecv1
 }
 
 func (a *commandAPI) StartCommand(ctx context.Context, req *dsecv1.StartCommandRequest, stream *connect.ServerStream[dsecv1.StartCommandResponse]) error {
-	b, leave, err := a.e.enter(ctx, req.SandboxId)
+	b, leave, err := a.e.enterOrReplay(ctx, req.SandboxId, req.OperationId)
 	if err != nil {
 		return wireError(err)
 	}
@@ -82,10 +82,12 @@ func (a *commandAPI) AttachCommand(ctx context.Context, req *dsecv1.AttachComman
 	b.mu.Unlock()
 	if running && !req.NoFollow { // waits for the sandbox to work: it must not be paused
 		_, leave, err := a.e.enter(ctx, req.SandboxId)
-		if err != nil {
+		switch {
+		case err == nil:
+			defer leave()
+		case !b.ending(): // one that is ending ends the command as well: that is what is waited for
 			return wireError(err)
 		}
-		defer leave()
 	}
 	return wireError(b.streamCommand(ctx, order, req.FromOffset, !req.NoFollow, send))
 }

@@ -143,6 +143,12 @@ func (b *box) state() sandbox.State {
 	return b.machine.State()
 }
 
+// ending tells whether the sandbox is ending or has ended.
+func (b *box) ending() bool {
+	s := b.state()
+	return s == sandbox.StateStopping || s == sandbox.StateStopped
+}
+
 // channel returns the connection to dsec-init. Error: ErrUnavailable while there is none.
 func (b *box) channel() (*aether.Conn, sandbox.Instance, error) {
 	b.mu.Lock()

@@ -50,6 +50,18 @@ func (e *Edge) enter(ctx context.Context, id string) (b *box, leave func(), err 
 	return b, b.leave, nil
 }
 
+// enterOrReplay is enter for a request that may repeat an earlier one: what its operation did is told even when
+// the sandbox has ended since.
+func (e *Edge) enterOrReplay(ctx context.Context, id, operation string) (b *box, leave func(), err error) {
+	if b, leave, err = e.enter(ctx, id); err == nil || operation == "" {
+		return b, leave, err
+	}
+	if known, ferr := e.find(id); ferr == nil && known.ending() && known.log.Operation(operation) != 0 {
+		return known, func() {}, nil
+	}
+	return nil, nil, err
+}
+
 func (b *box) leave() {
 	b.mu.Lock()
 	_ = b.step(lifecycle.Leave{})
