@@ -1,0 +1,129 @@
+package networktest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+)
+
+// Namespace is a network namespace without a name. Sockets that are made through it stay in it.
+type Namespace struct {
+	handle netns.NsHandle
+	nl     *netlink.Handle
+}
+
+// NewNamespace makes a namespace whose loopback is up. It is closed with the test; it ends when the last socket,
+// process and descriptor that refers to it does.
+func NewNamespace(t testing.TB) *Namespace {
+	t.Helper()
+	n, err := makeNamespace()
+	if err != nil {
+		t.Fatalf("make a network namespace: %v", err)
+	}
+	t.Cleanup(n.close)
+	return n
+}
+
+func makeNamespace() (*Namespace, error) {
+	type made struct {
+		h   netns.NsHandle
+		err error
+	}
+	result := make(chan made)
+	go func() {
+		// This thread is never unlocked: it has left its namespace, and ends with the goroutine.
+		runtime.LockOSThread()
+		h, err := netns.New()
+		result <- made{h, err}
+	}()
+	m := <-result
+	if m.err != nil {
+		return nil, m.err
+	}
+	nl, err := netlink.NewHandleAt(m.h)
+	if err != nil {
+		m.h.Close()
+		return nil, err
+	}
+	n := &Namespace{handle: m.h, nl: nl}
+	lo, err := nl.LinkByName("lo")
+	if err == nil {
+		err = nl.LinkSetUp(lo)
+	}
+	if err != nil {
+		n.close()
+		return nil, fmt.Errorf("loopback: %w", err)
+	}
+	return n, nil
+}
+
+func (n *Namespace) close() {
+	n.nl.Close()
+	n.handle.Close()
+}
+
+// FD is the namespace's descriptor, for setns; valid until the test ends.
+func (n *Namespace) FD() int { return int(n.handle) }
+
+// Netlink configures the namespace.
+func (n *Namespace) Netlink() *netlink.Handle { return n.nl }
+
+// Do runs f on a thread that is in the namespace. Sockets that f opens, and processes that it starts, are in the
+// namespace; goroutines that it starts are not.
+func (n *Namespace) Do(f func() error) error {
+	result := make(chan error, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		// Never unlocked: the thread ends here.
+		runtime.LockOSThread()
+		if err := netns.Set(n.handle); err != nil {
+			result <- fmt.Errorf("enter the namespace: %w", err)
+			return
+		}
+		result <- f()
+	})
+	wg.Wait()
+	return <-result
+}
+
+// Listen listens in the namespace.
+func (n *Namespace) Listen(network, address string) (net.Listener, error) {
+	var ln net.Listener
+	err := n.Do(func() (err error) {
+		ln, err = net.Listen(network, address)
+		return err
+	})
+	return ln, err
+}
+
+// ListenPacket opens a packet socket in the namespace.
+func (n *Namespace) ListenPacket(network, address string) (net.PacketConn, error) {
+	var pc net.PacketConn
+	err := n.Do(func() (err error) {
+		pc, err = net.ListenPacket(network, address)
+		return err
+	})
+	return pc, err
+}
+
+// Dial connects from the namespace. The address must be numeric: a name would be resolved on another thread.
+func (n *Namespace) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var c net.Conn
+	err := n.Do(func() (err error) {
+		var d net.Dialer
+		d.FallbackDelay = -1 // happy eyeballs would dial on other threads
+		c, err = d.DialContext(ctx, network, address)
+		return err
+	})
+	return c, err
+}
+
+// Start starts cmd in the namespace.
+func (n *Namespace) Start(cmd *exec.Cmd) error { return n.Do(cmd.Start) }
