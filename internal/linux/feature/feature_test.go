@@ -5,6 +5,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -28,5 +29,21 @@ func TestMissingIsUnsupported(t *testing.T) {
 	err := error(&Missing{"X", "9.9", errAbsent})
 	if !errors.Is(err, sandbox.ErrUnsupported) || !errors.Is(err, errAbsent) {
 		t.Fatal(err)
+	}
+}
+
+// TestKVMIsTried: the device alone is not the feature.
+func TestKVMIsTried(t *testing.T) {
+	err := Have("KVM")
+	if _, serr := os.Stat("/dev/kvm"); serr != nil && err == nil {
+		t.Error("no /dev/kvm, and yet KVM is there")
+	}
+	if err != nil && !errors.Is(err, sandbox.ErrUnsupported) {
+		t.Errorf("not typed: %v", err)
+	}
+	if err == nil { // then guests run, and the probe says so
+		if terr := linux.TryKVM(); terr != nil {
+			t.Errorf("KVM is there, and yet: %v", terr)
+		}
 	}
 }

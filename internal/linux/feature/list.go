@@ -33,7 +33,7 @@ func All() []Feature {
 		{"fs.file-max of 20,000 and more", "", Wanted, "fewer sandboxes at once", nofile},
 		{"eBPF", "5.8", Later, "network rules fall back to nftables", bpf},
 		{"FUSE", "6.9 with resend", Later, "layers cannot be read on demand", device("/dev/fuse")},
-		{"KVM", "", Later, "VMs run emulated: ten times slower and more", device("/dev/kvm")},
+		{"KVM", "", Later, "VMs run emulated: ten times slower and more", kvm},
 		{"QEMU", "package qemu-system-x86", Later, "no VMs", tool("qemu-system-x86_64")},
 		{"TUN/TAP", "", Later, "VMs have no network", device("/dev/net/tun")},
 	}
@@ -110,6 +110,8 @@ func filesystem(name string) func() (string, error) {
 func idmapped() (string, error) { return "", linux.TryIdmappedMount() }
 
 func detached() (string, error) { return "", linux.TryDetachedOverlay() }
+
+func kvm() (string, error) { return "", linux.TryKVM() }
 
 func cgroup2() (string, error) {
 	b, err := os.ReadFile("/proc/self/mounts")

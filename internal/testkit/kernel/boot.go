@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/opendsec/dsec/internal/linux/feature"
 )
 
 // commandLine of the kernel: what Debian 13 has by default (cgroup v2 alone, AppArmor), a console, no waiting.
@@ -47,26 +49,9 @@ func (m *machine) args() []string {
 	return a
 }
 
-// HaveKVM tells whether the processor's virtualization can be used. Some hosts have the device without it: a
-// machine would start there and never get anywhere.
-func HaveKVM() bool {
-	f, err := os.OpenFile("/dev/kvm", os.O_RDWR, 0)
-	if err != nil {
-		return false
-	}
-	f.Close()
-	b, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(b)) {
-		if name, flags, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "flags" {
-			flags = " " + strings.TrimSpace(flags) + " "
-			return strings.Contains(flags, " vmx ") || strings.Contains(flags, " svm ")
-		}
-	}
-	return false
-}
+// HaveKVM tells whether guests run on the processor itself. Some hosts have the device and no more: a machine would
+// start there and never get anywhere.
+func HaveKVM() bool { return feature.Have("KVM") == nil }
 
 // boot runs the machine until it powers off, ctx ends or tell says no; tell gets each line of the channel.
 func (m *machine) boot(ctx context.Context, dir string, tell func(line string)) error {
