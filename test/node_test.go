@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -186,11 +187,9 @@ func (n *node) processes() map[string]int {
 			} `json:"roles"`
 		} `json:"up"`
 	}
-	if err == nil {
-		err = json.Unmarshal([]byte(text), &st)
-	}
-	if err != nil {
-		n.t.Fatalf("status: %v\n%s", err, text)
+	// It fails while the edge does not answer yet, but knows the processes all the same.
+	if jerr := json.Unmarshal([]byte(text), &st); jerr != nil || st.Up.PID == 0 {
+		n.t.Fatalf("status: %v\n%s", errors.Join(err, jerr), text)
 	}
 	out := map[string]int{"up": st.Up.PID}
 	for _, r := range st.Up.Roles {
