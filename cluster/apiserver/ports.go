@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/opendsec/dsec/cluster/iam"
 	"github.com/opendsec/dsec/internal/tcptunnel"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -21,7 +20,7 @@ import (
 // The ports' own origin. A request names sandbox and port by its host, <port>-<sandbox>.<any domain>, or by the
 // two headers where there is no such name. It is admitted by a port token, which opens one port of one sandbox
 // and nothing else: as header Dsec-Port-Token, as cookie, or once as ?dsec_port_token=, which is answered with
-// the cookie. API keys are of no use here and never travel on.
+// the cookie. API keys are of no use here and never travel on; what else a request carries is the program's own business.
 const (
 	headerSandbox = "Dsec-Sandbox-Id"
 	headerPort    = "Dsec-Sandbox-Port"
@@ -64,7 +63,8 @@ func (s *Server) Ports() http.Handler {
 			r.Out.URL.Scheme, r.Out.URL.Host = "http", t.host()
 			r.Out.Host = r.In.Host
 			r.SetXForwarded()
-			stripCredentials(r.Out)
+			token, _ := portToken(r.In)
+			stripCredentials(r.Out, token)
 		},
 		FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
@@ -114,16 +114,23 @@ func parseTarget(id, port string) (portTarget, error) {
 	return portTarget{sid, uint16(n)}, nil
 }
 
+// portToken is the token that a request brings, "" for none.
+func portToken(r *http.Request) (token string, inQuery bool) {
+	if token = r.Header.Get(headerToken); token != "" {
+		return token, false
+	}
+	if token = r.URL.Query().Get(tokenName); token != "" {
+		return token, true
+	}
+	if c, err := r.Cookie(tokenName); err == nil {
+		return c.Value, false
+	}
+	return "", false
+}
+
 // admit checks the token. done: the answer was a redirect that sets the cookie.
 func (s *Server) admit(w http.ResponseWriter, r *http.Request, t portTarget) (done bool, err error) {
-	token, inQuery := r.Header.Get(headerToken), false
-	if token == "" {
-		if token = r.URL.Query().Get(tokenName); token != "" {
-			inQuery = true
-		} else if c, err := r.Cookie(tokenName); err == nil {
-			token = c.Value
-		}
-	}
+	token, inQuery := portToken(r)
 	expires, err := s.o.Keys.CheckPortToken(r.Context(), token, t.id, t.port)
 	if err != nil || !inQuery {
 		return false, err
@@ -138,37 +145,6 @@ func (s *Server) admit(w http.ResponseWriter, r *http.Request, t portTarget) (do
 	// "//host" would be another origin.
 	http.Redirect(w, r, "/"+strings.TrimLeft(u.String(), "/"), http.StatusSeeOther)
 	return true, nil
-}
-
-func withoutToken(q url.Values) string {
-	q.Del(tokenName)
-	return q.Encode()
-}
-
-// stripCredentials drops all that is the platform's from a request into a sandbox.
-func stripCredentials(r *http.Request) {
-	for _, h := range []string{"Authorization", "X-Api-Key", "Proxy-Authorization", headerSandbox, headerPort, headerToken, KeyHeader} {
-		r.Header.Del(h)
-	}
-	cookies := r.Cookies()
-	r.Header.Del("Cookie")
-	for _, c := range cookies {
-		if !strings.HasPrefix(c.Name, cookiePrefix) {
-			r.AddCookie(c)
-		}
-	}
-	// A key in any other place was put there by mistake.
-	for name, values := range r.Header {
-		for _, v := range values {
-			if iam.ContainsKey(v) {
-				r.Header.Del(name)
-				break
-			}
-		}
-	}
-	if q := r.URL.Query(); q.Has(tokenName) {
-		r.URL.RawQuery = withoutToken(q)
-	}
 }
 
 // dialPort opens a tunnel to the port that addr ("<port>-<sandbox>:80") names.

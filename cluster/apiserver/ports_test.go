@@ -3,6 +3,7 @@ package apiserver_test
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -123,6 +124,32 @@ func TestPorts(t *testing.T) {
 			if strings.Contains(all.String()+in.URL.String(), secret) {
 				t.Errorf("%s: the program got %s", name, secret)
 			}
+		}
+	}
+
+	// The application's own credentials travel on, the platform's do not, in whatever place they stand.
+	basic := func(user, password string) string {
+		return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+password))
+	}
+	for name, c := range map[string]struct{ header, value, want string }{
+		"bearer":           {"Authorization", "Bearer of-the-application", "Bearer of-the-application"},
+		"basic":            {"Authorization", basic("me", "secret"), basic("me", "secret")},
+		"digest":           {"Authorization", `Digest username="me", uri="/p"`, `Digest username="me", uri="/p"`},
+		"key header":       {"X-Api-Key", "app-1234", "app-1234"},
+		"our key":          {"Authorization", "Bearer " + r.key, ""},
+		"our key alone":    {"Authorization", r.key, ""},
+		"in capitals":      {"Authorization", "bearer " + strings.ToUpper(r.key), ""},
+		"as password":      {"Authorization", basic("x", r.key), ""},
+		"as user":          {"Authorization", basic(r.key, ""), ""},
+		"unreadable basic": {"Authorization", "Basic !!!", ""},
+		"our key header":   {"X-Api-Key", r.key, ""},
+		"port token":       {"Authorization", "Bearer " + token, ""},
+		"by proxy":         {"Proxy-Authorization", "Basic bWU6c2VjcmV0", ""},
+		"cookie":           {"Cookie", "a=b; c=" + r.key, "a=b"},
+	} {
+		_, _, in := get(map[string]string{"Host": host, "Dsec-Port-Token": token, c.header: c.value}, "/p?q=%20&k="+r.key)
+		if in == nil || in.Header.Get(c.header) != c.want || in.URL.String() != "/p?q=+" {
+			t.Errorf("%s: the program got %v", name, in)
 		}
 	}
 
