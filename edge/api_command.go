@@ -168,7 +168,7 @@ func (a *commandAPI) running(ctx context.Context, id, command string, fn func(*c
 	c := b.commands[order]
 	b.mu.Unlock()
 	if c == nil {
-		ended, err := b.log.Command(order)
+		ended, err := b.command(order)
 		if err != nil {
 			return err
 		}

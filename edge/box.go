@@ -42,6 +42,7 @@ type box struct {
 	commands map[int64]*command // running ones
 	sessions map[string]*session
 	leftover []sandbox.Group // of ended commands that left processes behind
+	fullFrom time.Time       // when its disk was first seen full, since it last had room
 	retry    lifecycle.Now   // when to try again to reach an instance that could not be recovered; 0 = no need
 }
 

@@ -19,6 +19,7 @@ func TestClassify(t *testing.T) {
 		"zero, a child was killed":  {wire.Exit{}, evidence{oomKills: 1}, sandbox.KindExited},
 		"one":                       {wire.Exit{Code: 1}, evidence{}, sandbox.KindExited},
 		"one, disk full":            {wire.Exit{Code: 1}, evidence{diskFull: true}, sandbox.KindDiskFull},
+		"one, pool full":            {wire.Exit{Code: 1}, evidence{poolFull: true}, sandbox.KindStoreFault},
 		"137 by a full disk":        {wire.Exit{Code: 137}, evidence{diskFull: true}, sandbox.KindDiskFull},
 		"signal":                    {wire.Exit{Signal: 11}, evidence{}, sandbox.KindSignalled},
 		"killed from inside":        {wire.Exit{Signal: 9}, evidence{}, sandbox.KindSignalled},
@@ -35,7 +36,7 @@ func TestClassify(t *testing.T) {
 		if f.Kind != c.kind {
 			t.Errorf("%s: %s, want %s", name, f.Kind, c.kind)
 		}
-		if f.Blame != sandbox.Blames[f.Kind] || f.Blame == sandbox.BlameInfra {
+		if f.Blame != sandbox.Blames[f.Kind] || (f.Blame == sandbox.BlameInfra) != c.ev.poolFull {
 			t.Errorf("%s: blame %s", name, f.Blame)
 		}
 	}

@@ -78,6 +78,10 @@ func wireError(err error) error {
 		if d, err := connect.NewErrorDetail(failureProto(failure)); err == nil {
 			out.AddDetail(d)
 		}
+	case errors.Is(err, record.ErrUnknownCommand): // the sandbox is known, which a bare not_found does not tell
+		if d, derr := connect.NewErrorDetail(&dsecv1.Error{Code: "no_such_command", Message: err.Error()}); derr == nil {
+			out.AddDetail(d)
+		}
 	case errors.As(err, &guest):
 		if d, err := connect.NewErrorDetail(&dsecv1.Error{Code: guestCodes[guest.Code].word, Message: guest.Message}); err == nil {
 			out.AddDetail(d)

@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -20,7 +19,8 @@ type evidence struct {
 	oomKills int64
 	killed   bool           // its tree was killed by request
 	signals  map[int32]bool // sent by request
-	diskFull bool
+	diskFull bool           // it met its own disk's limit
+	poolFull bool           // it met the end of what all share
 }
 
 // classify says how a command ended, and whose doing that was.
@@ -36,6 +36,8 @@ func classify(x wire.Exit, ev evidence) *sandbox.Failure {
 		return sandbox.NewFailure(sandbox.KindKilled, "it was ended by request")
 	case ev.diskFull:
 		return sandbox.NewFailure(sandbox.KindDiskFull, "the sandbox's disk is full")
+	case ev.poolFull:
+		return sandbox.NewFailure(sandbox.KindStoreFault, "the node's room for writable layers is used up, though the sandbox kept within its limit")
 	case x.Signal != 0:
 		return sandbox.NewFailure(sandbox.KindSignalled, "signal %d ended it", x.Signal)
 	}
@@ -75,8 +77,8 @@ func (c *command) end(x wire.Exit) {
 			ev.oomKills = n - base
 		}
 	}
-	if x.Code != 0 && !x.TimedOut {
-		ev.diskFull = c.b.diskFull()
+	if (x.Code != 0 || x.Signal != 0) && !x.TimedOut {
+		ev.diskFull, ev.poolFull = c.metFullDisk(x)
 	}
 	code := x.Code
 	if x.Signal != 0 {
@@ -151,25 +153,6 @@ func (b *box) endCommand(c *command, result *dsecv1.CommandResult) {
 	})
 }
 
-// diskFull tells whether the sandbox has used up its disk.
-func (b *box) diskFull() bool {
-	_, inst, err := b.channel()
-	if err != nil {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	if m, ok := inst.(sandbox.DiskMeter); ok {
-		full, err := m.DiskFull(ctx)
-		return err == nil && full
-	}
-	s, err := inst.Stats(ctx)
-	if err != nil || s.DiskLimitBytes <= 0 {
-		return false
-	}
-	return s.DiskLimitBytes-s.DiskBytes < max(256<<10, s.DiskLimitBytes/256)
-}
-
 // leftoverChecks bounds how many groups of earlier commands are looked at when another one ends.
 const leftoverChecks = 4
 
@@ -235,9 +218,18 @@ func (b *box) checkpoint() *record.Checkpoint {
 	return cp
 }
 
-// unknownCommand is the answer for a command that is not kept, or never was.
+// unknownCommand is the answer for what is no command's id.
 func (b *box) unknownCommand(id string) error {
-	return fmt.Errorf("command %.40q in sandbox %s: %w", id, b.id, sandbox.ErrNotFound)
+	return fmt.Errorf("sandbox %s: command %.40q: %w: ids are c1, c2 and so on", b.id, id, record.ErrUnknownCommand)
+}
+
+// command reads a command back. Error: record.ErrUnknownCommand.
+func (b *box) command(order int64) (*dsecv1.Command, error) {
+	c, err := b.log.Command(order)
+	if err != nil {
+		return nil, fmt.Errorf("sandbox %s: %w", b.id, err)
+	}
+	return c, nil
 }
 
 // endedCommand is the refusal to act on a command that has ended; it says when and how.

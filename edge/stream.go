@@ -124,7 +124,7 @@ func (b *box) showCommand(c *command, order int64) (*dsecv1.Command, error) {
 	if c != nil {
 		return c.show(), nil
 	}
-	return b.log.Command(order)
+	return b.command(order)
 }
 
 // outputStream sends what is recorded of a command's output.

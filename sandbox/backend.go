@@ -64,9 +64,9 @@ type Instance interface {
 }
 
 // DiskMeter is an optional ability of an Instance: telling at once, not as last accounted, whether its disk has no
-// room left.
+// room left. own: it has reached its own limit; shared: it has not, but what it shares with others is full.
 type DiskMeter interface {
-	DiskFull(ctx context.Context) (bool, error)
+	DiskFull(ctx context.Context) (own, shared bool, err error)
 }
 
 // GroupLister is an optional ability of an Instance: naming the control groups of commands that exist, so that those

@@ -144,8 +144,8 @@ func (i *instance) Stats(context.Context) (sandbox.Stats, error) {
 	return st, err
 }
 
-// DiskFull tells whether its writable layer has no room left; unlike Stats it is exact.
-func (i *instance) DiskFull(context.Context) (bool, error) { return i.layer.Full() }
+// DiskFull tells whether its writable layer, or the pool that it lies in, has no room left; unlike Stats it is exact.
+func (i *instance) DiskFull(context.Context) (own, shared bool, err error) { return i.layer.Full() }
 
 // Destroy ends the container and removes every part of it.
 func (i *instance) Destroy(context.Context) error {

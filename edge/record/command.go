@@ -139,9 +139,9 @@ func (l *Log) command(order int64) (*dsecv1.Command, error) {
 	cmd := l.commands[order]
 	if cmd == nil {
 		if order > 0 && order <= l.lastOrder {
-			return nil, fmt.Errorf("command %d: only the last %d ended commands are kept: %w", order, l.opt.Keep, ErrUnknownCommand)
+			return nil, fmt.Errorf("command %s: %w: only the last %d ended ones are kept", CommandID(order), ErrUnknownCommand, l.opt.Keep)
 		}
-		return nil, fmt.Errorf("command %d: %w", order, ErrUnknownCommand)
+		return nil, fmt.Errorf("command %s: %w: %s", CommandID(order), ErrUnknownCommand, newest(l.lastOrder))
 	}
 	e, err := l.entryAt(cmd.start)
 	if err != nil {
@@ -160,6 +160,14 @@ func (l *Log) command(order int64) (*dsecv1.Command, error) {
 		c.EndedAt, c.Result, c.Pid = end.GetEndedAt(), end.GetResult(), end.GetPid()
 	}
 	return c, nil
+}
+
+// newest tells who asks for a command that never was which is the last.
+func newest(order int64) string {
+	if order == 0 {
+		return "none was started yet"
+	}
+	return "the last one is " + CommandID(order)
 }
 
 func (l *Log) entryAt(pos int64) (*Entry, error) {

@@ -7,16 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProbeRoom tells whether a file of the given size would not fit where dir lies: it reserves it, without a name, and
-// lets it go.
-func ProbeRoom(dir *os.File, size int64) (full bool, err error) {
+// ProbeRoom tells whether a file of the given size would not fit where dir lies, and whether that is for a quota or
+// because the file system is full: it reserves it, without a name, and lets it go.
+func ProbeRoom(dir *os.File, size int64) (quota, full bool, err error) {
 	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 	if err == nil {
 		err = unix.Fallocate(fd, 0, 0, size)
 		unix.Close(fd)
 	}
-	if errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.ENOSPC) {
-		return true, nil
+	switch {
+	case errors.Is(err, unix.EDQUOT):
+		return true, false, nil
+	case errors.Is(err, unix.ENOSPC):
+		return false, true, nil
 	}
-	return false, err
+	return false, false, err
 }

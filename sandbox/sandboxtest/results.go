@@ -77,8 +77,16 @@ func (s *suite) results(t *testing.T) {
 			}
 			script = "dd if=/dev/zero of=/var/tmp/big bs=1M count=100000 2>/dev/null"
 		}
+		WantEnd(t, b.Shell("exit 2").Command, "exited", byTask)
 		WantEnd(t, b.Shell(script).Command, "disk_full", byTask)
+		// It is still full. Who fails for another reason is not said to fail for that; who says that it is for that is.
+		WantEnd(t, b.Shell("exit 3").Command, "exited", byTask)
+		WantEnd(t, b.Shell("echo write error: No space left on device; exit 1").Command, "disk_full", byTask)
+		WantEnd(t, b.Shell("echo No space left on device").Command, "exited", byTask)
 		if s.caps.Real {
+			WantEnd(t, b.Shell("dd if=/dev/zero of=/var/tmp/more bs=1M count=100000").Command, "disk_full", byTask)
+			WantEnd(t, b.Shell("kill -BUS $$").Command, "disk_full", byTask)
+			b.WantShell("rm -f /var/tmp/more", "")
 			b.WantShell("rm /var/tmp/big; echo room > /var/tmp/small; cat /var/tmp/small", "room\n")
 		}
 	})

@@ -67,16 +67,16 @@ func (l *Layer) LimitBytes() (int64, error) { return linux.QuotaMax(l.pool.uuid,
 // probeSize is how much room a layer that is not full has.
 const probeSize = 128 << 10
 
-// Full tells whether the layer has no room left, exactly: by asking for some beside its upper directory.
-func (l *Layer) Full() (bool, error) {
+// Full tells whether the layer has no room left, exactly: by asking for some beside its upper directory. own: it holds
+// what its limit allows; shared: the pool has no room for anybody.
+func (l *Layer) Full() (own, shared bool, err error) {
 	dir, err := linux.OpenDirAt(l.pool.root, l.Name)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 	defer dir.Close()
-	full, err := linux.ProbeRoom(dir, probeSize)
-	if err != nil {
-		return false, fmt.Errorf("probe writable layer %s: %w", l.Name, err)
+	if own, shared, err = linux.ProbeRoom(dir, probeSize); err != nil {
+		err = fmt.Errorf("probe writable layer %s: %w", l.Name, err)
 	}
-	return full, nil
+	return own, shared, err
 }
