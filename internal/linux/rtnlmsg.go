@@ -1,0 +1,181 @@
+package linux
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// VethEnd is one end of a pair of virtual interfaces.
+type VethEnd struct {
+	Name  string
+	Index int // 0: the kernel chooses
+	MAC   [6]byte
+	Up    bool
+	Space *os.File // its network namespace; nil: the socket's
+}
+
+// AddVeth makes a pair. The far end may be in another namespace; it cannot choose its index there if that is taken.
+func AddVeth(near, far VethEnd, mtu int) Request {
+	body := linkHeader(near.Index, near.Up)
+	body = linkAttributes(body, near, mtu)
+	body = nest(body, unix.IFLA_LINKINFO, func(b []byte) []byte {
+		b = attribute(b, unix.IFLA_INFO_KIND, []byte("veth"))
+		return nest(b, unix.IFLA_INFO_DATA, func(b []byte) []byte {
+			return nest(b, 1 /* VETH_INFO_PEER */, func(b []byte) []byte {
+				b = append(b, linkHeader(far.Index, far.Up)...)
+				b = linkAttributes(b, far, mtu)
+				if far.Space != nil {
+					b = attribute(b, unix.IFLA_NET_NS_FD, u32(uint32(far.Space.Fd())))
+				}
+				return b
+			})
+		})
+	})
+	return Request{kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, body: body,
+		what: fmt.Sprintf("make interfaces %s and %s", near.Name, far.Name)}
+}
+
+// UpLink brings an interface up. quiet keeps IPv6 from giving it an address and announcing itself.
+func UpLink(index int, quiet bool) Request {
+	body := linkHeader(index, true)
+	if quiet {
+		body = nest(body, unix.IFLA_AF_SPEC, func(b []byte) []byte {
+			return nest(b, unix.AF_INET6, func(b []byte) []byte {
+				return attribute(b, unix.IFLA_INET6_ADDR_GEN_MODE, []byte{1 /* IN6_ADDR_GEN_MODE_NONE */})
+			})
+		})
+	}
+	return Request{kind: unix.RTM_NEWLINK, body: body, what: fmt.Sprintf("bring interface %d up", index)}
+}
+
+// DeleteLink removes an interface (and its pair); one that is not there is no error.
+func DeleteLink(index int) Request {
+	return Request{kind: unix.RTM_DELLINK, body: linkHeader(index, false), what: fmt.Sprintf("remove interface %d", index), fine: unix.ENODEV}
+}
+
+// AddAddress gives an interface an address, usable at once.
+func AddAddress(index int, a netip.Prefix) Request {
+	body := []byte{family(a.Addr()), uint8(a.Bits()), unix.IFA_F_NODAD, 0}
+	body = binary.NativeEndian.AppendUint32(body, uint32(index))
+	body = attribute(body, unix.IFA_LOCAL, a.Addr().AsSlice())
+	body = attribute(body, unix.IFA_ADDRESS, a.Addr().AsSlice())
+	return Request{kind: unix.RTM_NEWADDR, flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, body: body,
+		what: fmt.Sprintf("give interface %d the address %s", index, a)}
+}
+
+// AddNeighbour says which hardware address an address has, for good: nobody asks for it, and answers of others are not heard.
+func AddNeighbour(index int, a netip.Addr, mac [6]byte) Request {
+	body := []byte{family(a), 0, 0, 0}
+	body = binary.NativeEndian.AppendUint32(body, uint32(index))
+	body = binary.NativeEndian.AppendUint16(body, unix.NUD_PERMANENT)
+	body = append(body, 0, 0)
+	body = attribute(body, unix.NDA_DST, a.AsSlice())
+	body = attribute(body, unix.NDA_LLADDR, mac[:])
+	return Request{kind: unix.RTM_NEWNEIGH, flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, body: body,
+		what: fmt.Sprintf("note the neighbour %s on interface %d", a, index)}
+}
+
+// RouteTo is a route.
+type RouteTo struct {
+	To      netip.Prefix
+	Index   int        // interface
+	Via     netip.Addr // zero: on the link itself
+	From    netip.Addr // source address of what this host sends; zero: the kernel chooses
+	Table   uint32     // 0: main
+	Deliver bool       // to this host itself, whatever the address
+}
+
+// AddRoute adds or replaces a route.
+func AddRoute(r RouteTo) Request {
+	scope, kind, flags := uint8(unix.RT_SCOPE_LINK), uint8(unix.RTN_UNICAST), uint32(0)
+	if r.Via.IsValid() || !r.To.Addr().Is4() {
+		scope = unix.RT_SCOPE_UNIVERSE
+	}
+	if r.Via.IsValid() {
+		flags = unix.RTNH_F_ONLINK
+	}
+	if r.Deliver {
+		scope, kind = unix.RT_SCOPE_HOST, unix.RTN_LOCAL
+	}
+	if r.Table == 0 {
+		r.Table = unix.RT_TABLE_MAIN
+	}
+	body := []byte{family(r.To.Addr()), uint8(r.To.Bits()), 0, 0, uint8(min(r.Table, 252)), unix.RTPROT_STATIC, scope, kind}
+	body = binary.NativeEndian.AppendUint32(body, flags)
+	if r.Table != unix.RT_TABLE_MAIN {
+		body = attribute(body, unix.RTA_TABLE, u32(r.Table))
+	} else {
+		body[4] = unix.RT_TABLE_MAIN
+	}
+	body = attribute(body, unix.RTA_DST, r.To.Addr().AsSlice())
+	body = attribute(body, unix.RTA_OIF, u32(uint32(r.Index)))
+	if r.Via.IsValid() {
+		body = attribute(body, unix.RTA_GATEWAY, r.Via.AsSlice())
+	}
+	if r.From.IsValid() {
+		body = attribute(body, unix.RTA_PREFSRC, r.From.AsSlice())
+	}
+	return Request{kind: unix.RTM_NEWROUTE, flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, body: body,
+		what: fmt.Sprintf("add the route to %s", r.To)}
+}
+
+// AddMarkRule looks packets with a mark up in a table of their own; v6 says of which family.
+func AddMarkRule(mark, table, priority uint32, v6 bool) Request {
+	f := uint8(unix.AF_INET)
+	if v6 {
+		f = unix.AF_INET6
+	}
+	body := make([]byte, 12)
+	body[0], body[7] = f, unix.FR_ACT_TO_TBL
+	body = attribute(body, unix.FRA_FWMARK, u32(mark))
+	body = attribute(body, unix.FRA_TABLE, u32(table))
+	body = attribute(body, unix.FRA_PRIORITY, u32(priority))
+	return Request{kind: unix.RTM_NEWRULE, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, body: body, what: "add a routing rule", fine: unix.EEXIST}
+}
+
+func linkHeader(index int, up bool) []byte {
+	b := make([]byte, unix.SizeofIfInfomsg)
+	binary.NativeEndian.PutUint32(b[4:], uint32(index))
+	if up {
+		binary.NativeEndian.PutUint32(b[8:], unix.IFF_UP)
+		binary.NativeEndian.PutUint32(b[12:], unix.IFF_UP)
+	}
+	return b
+}
+
+func linkAttributes(b []byte, e VethEnd, mtu int) []byte {
+	b = attribute(b, unix.IFLA_IFNAME, append([]byte(e.Name), 0))
+	if e.MAC != [6]byte{} {
+		b = attribute(b, unix.IFLA_ADDRESS, e.MAC[:])
+	}
+	if mtu > 0 {
+		b = attribute(b, unix.IFLA_MTU, u32(uint32(mtu)))
+	}
+	// Queues for every CPU cost memory and time, and a sandbox has a few CPUs at most.
+	b = attribute(b, unix.IFLA_NUM_TX_QUEUES, u32(1))
+	return attribute(b, unix.IFLA_NUM_RX_QUEUES, u32(1))
+}
+
+func attribute(b []byte, kind uint16, v []byte) []byte {
+	b = binary.NativeEndian.AppendUint16(b, uint16(unix.SizeofRtAttr+len(v)))
+	b = binary.NativeEndian.AppendUint16(b, kind)
+	b = append(b, v...)
+	return append(b, make([]byte, -len(v)&3)...)
+}
+
+func nest(b []byte, kind uint16, f func([]byte) []byte) []byte {
+	return attribute(b, kind|unix.NLA_F_NESTED, f(nil))
+}
+
+func u32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+
+func family(a netip.Addr) uint8 {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}

@@ -1,0 +1,257 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+
+	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Uplink is the pair between the router and the host's namespace.
+type Uplink struct {
+	Name string // of the host's end, at most 15 bytes
+	// Addresses with the length of the network that both ends lie in.
+	Router4, Host4 netip.Prefix
+	Router6, Host6 netip.Prefix
+	// Translate makes the host forward and hide the router behind its own address, by a table of its own. Without it the
+	// operator's own routing does. IPv6 is forwarded only where the host does so already: switching it on would
+	// change how the host gets its own address.
+	Translate bool
+	// Host is the namespace of the host's end; nil: this process's.
+	Host *os.File
+}
+
+// DefaultUplink uses the last addresses of the ranges that DefaultPlan's pools lie beside.
+func DefaultUplink() *Uplink {
+	return &Uplink{
+		Name:    "dsec-up",
+		Router4: netip.MustParsePrefix("100.127.127.254/30"), Host4: netip.MustParsePrefix("100.127.127.253/30"),
+		Router6: netip.MustParsePrefix("fdd5:ec00:0:1::2/64"), Host6: netip.MustParsePrefix("fdd5:ec00:0:1::1/64"),
+		Translate: true,
+	}
+}
+
+func (u *Uplink) check() error {
+	if u.Name == "" || len(u.Name) > 15 {
+		return fmt.Errorf("uplink name %q: give 1 to 15 bytes: %w", u.Name, sandbox.ErrInvalid)
+	}
+	for _, pair := range [][2]netip.Prefix{{u.Router4, u.Host4}, {u.Router6, u.Host6}} {
+		if !pair[0].IsValid() || pair[0].Masked() != pair[1].Masked() || pair[0].Addr() == pair[1].Addr() {
+			return fmt.Errorf("uplink addresses %s and %s: give two of one network: %w", pair[0], pair[1], sandbox.ErrInvalid)
+		}
+	}
+	return nil
+}
+
+var (
+	uplinkMAC = [6]byte{0x02, 0xd5, 0xec, 0xff, 0xfe, 0x02}
+	hostMAC   = [6]byte{0x02, 0xd5, 0xec, 0xff, 0xfe, 0x01}
+)
+
+// atHost runs f with a routing socket of the host's namespace.
+func (u *Uplink) atHost(f func(*linux.Route) error) error {
+	open := func() error {
+		route, err := linux.OpenRoute()
+		if err != nil {
+			return err
+		}
+		defer route.Close()
+		return f(route)
+	}
+	if u.Host == nil {
+		return open()
+	}
+	dup, err := linux.Duplicate(u.Host)
+	if err != nil {
+		return err
+	}
+	space, err := linux.EnterNetSpace(dup)
+	if err != nil {
+		dup.Close()
+		return err
+	}
+	defer space.Close()
+	return space.Do(open)
+}
+
+func (u *Uplink) setUp(r *Router) error {
+	if u == nil {
+		return translate(r.File(), "")
+	}
+	r.mu.Lock()
+	links, err := r.route.Links()
+	r.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if links[uplinkIndex] != uplinkName {
+		// The pair is made in the host's namespace first, where its name may be taken, then in the router.
+		err := u.atHost(func(route *linux.Route) error {
+			return route.Apply(linux.AddVeth(linux.VethEnd{Name: u.Name, MAC: hostMAC},
+				linux.VethEnd{Name: uplinkName, Index: uplinkIndex, MAC: uplinkMAC, Space: r.File()}, r.cfg.MTU))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	err = r.apply(
+		linux.UpLink(uplinkIndex, true),
+		linux.AddAddress(uplinkIndex, u.Router4),
+		linux.AddAddress(uplinkIndex, u.Router6),
+		linux.AddNeighbour(uplinkIndex, u.Host4.Addr(), hostMAC),
+		linux.AddNeighbour(uplinkIndex, u.Host6.Addr(), hostMAC),
+		linux.AddRoute(linux.RouteTo{To: netip.MustParsePrefix("0.0.0.0/0"), Index: uplinkIndex, Via: u.Host4.Addr()}),
+		linux.AddRoute(linux.RouteTo{To: netip.MustParsePrefix("::/0"), Index: uplinkIndex, Via: u.Host6.Addr()}),
+	)
+	if err != nil {
+		return err
+	}
+	err = u.atHost(func(route *linux.Route) error {
+		index, err := linux.LinkIndex(u.Name)
+		if err != nil {
+			return err
+		}
+		err = route.Apply(
+			linux.UpLink(index, true),
+			linux.AddAddress(index, u.Host4),
+			linux.AddAddress(index, u.Host6),
+			linux.AddNeighbour(index, u.Router4.Addr(), uplinkMAC),
+			linux.AddNeighbour(index, u.Router6.Addr(), uplinkMAC),
+		)
+		if err != nil || !u.Translate {
+			return err
+		}
+		return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)
+	})
+	if err != nil {
+		return fmt.Errorf("at the host: %w", err)
+	}
+	if err := u.guardHost(); err != nil {
+		return fmt.Errorf("at the host: %w", err)
+	}
+	return translate(r.File(), uplinkName)
+}
+
+func (u *Uplink) tearDown() error {
+	if u == nil {
+		return nil
+	}
+	err := u.atHost(func(route *linux.Route) error {
+		index, err := linux.LinkIndex(u.Name)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return route.Apply(linux.DeleteLink(index))
+	})
+	c, cerr := connect(u.Host)
+	if cerr != nil {
+		return errors.Join(err, cerr)
+	}
+	defer func() { _ = c.CloseLasting() }()
+	c.DelTable(u.table())
+	if ferr := c.Flush(); ferr != nil && !errors.Is(ferr, os.ErrNotExist) {
+		err = errors.Join(err, ferr)
+	}
+	return err
+}
+
+func (u *Uplink) table() *nftables.Table {
+	return &nftables.Table{Name: "dsec_" + u.Name, Family: nftables.TableFamilyINet}
+}
+
+func connect(ns *os.File) (*nftables.Conn, error) {
+	opts := []nftables.ConnOption{nftables.AsLasting()}
+	if ns != nil {
+		opts = append(opts, nftables.WithNetNSFd(int(ns.Fd())))
+	}
+	return nftables.New(opts...)
+}
+
+// renew makes a table anew: what an earlier process left in it goes away in the same transaction.
+func renew(c *nftables.Conn, t *nftables.Table) *nftables.Table {
+	c.AddTable(t)
+	c.DelTable(t)
+	return c.AddTable(t)
+}
+
+func ifname(s string) []byte {
+	b := make([]byte, 16)
+	copy(b, s)
+	return b
+}
+
+// guardHost refuses everything from the router that is for the host itself, whatever addresses the host has or will
+// have, and hides the router behind the host's address.
+func (u *Uplink) guardHost() error {
+	c, err := connect(u.Host)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.CloseLasting() }()
+	t := renew(c, u.table())
+	input := c.AddChain(&nftables.Chain{Name: "input", Table: t, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityRef(-300)})
+	c.AddRule(&nftables.Rule{Table: t, Chain: input, Exprs: []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifname(u.Name)},
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	}})
+	if u.Translate {
+		post := c.AddChain(&nftables.Chain{Name: "postrouting", Table: t, Type: nftables.ChainTypeNAT,
+			Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
+		c.AddRule(&nftables.Rule{Table: t, Chain: post, Exprs: []expr.Any{
+			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifname(u.Name)},
+			&expr.Masq{},
+		}})
+	}
+	return c.Flush()
+}
+
+// translate is the router's own table: sandboxes leave by the uplink with its address, and never meet.
+func translate(router *os.File, uplink string) error {
+	c, err := connect(router)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.CloseLasting() }()
+	t := renew(c, &nftables.Table{Name: "router", Family: nftables.TableFamilyINet})
+	drop := nftables.ChainPolicyDrop
+	forward := c.AddChain(&nftables.Chain{Name: "forward", Table: t, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &drop})
+	if uplink == "" {
+		return c.Flush()
+	}
+	for _, key := range []expr.MetaKey{expr.MetaKeyOIFNAME, expr.MetaKeyIIFNAME} {
+		exprs := []expr.Any{
+			&expr.Meta{Key: key, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifname(uplink)},
+		}
+		if key == expr.MetaKeyIIFNAME {
+			exprs = append(exprs, // only answers come in
+				&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+				&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Xor: make([]byte, 4),
+					Mask: binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)},
+				&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)})
+		}
+		c.AddRule(&nftables.Rule{Table: t, Chain: forward, Exprs: append(exprs, &expr.Verdict{Kind: expr.VerdictAccept})})
+	}
+	post := c.AddChain(&nftables.Chain{Name: "postrouting", Table: t, Type: nftables.ChainTypeNAT,
+		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
+	c.AddRule(&nftables.Rule{Table: t, Chain: post, Exprs: []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifname(uplink)},
+		&expr.Masq{},
+	}})
+	return c.Flush()
+}
