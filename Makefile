@@ -57,6 +57,7 @@ generate:
 bench: build
 	@hack/deps.sh bench
 	$(GO) run ./bench/foundation -dsec $(BIN)/dsec -out bench/out/foundation.json
+	$(GO) run ./bench/stages -init $(BIN)/dsec-init -out bench/out/stages.json
 
 clean:
 	rm -rf $(BIN)

@@ -15,13 +15,14 @@ import (
 )
 
 type options struct {
-	dsec  string
-	cache string
-	out   string
-	only  string
-	n     int
-	idle  int
-	warm  int
+	dsec   string
+	cache  string
+	out    string
+	only   string
+	n      int
+	bursts int
+	idle   int
+	warm   int
 }
 
 // bench is a run: what has been measured, and what it was measured on.
@@ -41,8 +42,9 @@ func main() {
 	flag.StringVar(&o.dsec, "dsec", "bin/dsec", "the dsec binary")
 	flag.StringVar(&o.cache, "cache", cache, "where the base is kept")
 	flag.StringVar(&o.out, "out", "bench/out/foundation.json", "where the rows go")
-	flag.StringVar(&o.only, "only", "", "comma-separated parts to run: create, exec, sustained, idle (all)")
+	flag.StringVar(&o.only, "only", "", "comma-separated parts to run: create, burst, exec, sustained, idle (all)")
 	flag.IntVar(&o.n, "n", 200, "runs of each figure")
+	flag.IntVar(&o.bursts, "bursts", 20, "bursts of each size")
 	flag.IntVar(&o.idle, "idle", 1000, "most idle sandboxes at once")
 	flag.IntVar(&o.warm, "warm", 16, "warm shells: fewer than the longest burst")
 	flag.Parse()
@@ -91,7 +93,7 @@ func (b *bench) run(ctx context.Context) error {
 	for _, part := range []struct {
 		name string
 		f    func(context.Context) error
-	}{{"create", b.create}, {"exec", b.exec}, {"sustained", b.sustained}, {"idle", b.idle}} {
+	}{{"create", b.create}, {"burst", b.burst}, {"exec", b.exec}, {"sustained", b.sustained}, {"idle", b.idle}} {
 		if b.wants(part.name) {
 			fmt.Fprintln(os.Stderr, "measuring", part.name)
 			if err := part.f(ctx); err != nil {
@@ -116,13 +118,23 @@ func (b *bench) run(ctx context.Context) error {
 
 // times measures and keeps a row.
 func (b *bench) times(ctx context.Context, name string, n, at int, f func(context.Context, int) error) measure.Row {
-	t, failures, first := measure.Times(ctx, n, at, f)
-	r := measure.FromDurations(name, t, failures)
-	if first != nil {
-		r.Note = "first failure: " + first.Error()
+	return b.keep(name)(measure.Times(ctx, n, at, f))
+}
+
+// bursts is times for bursts.
+func (b *bench) bursts(ctx context.Context, name string, size int, f func(context.Context, int) error, rest func(context.Context) error) measure.Row {
+	return b.keep(name)(measure.Bursts(ctx, b.o.bursts, size, f, rest))
+}
+
+func (b *bench) keep(name string) func([]time.Duration, int, error) measure.Row {
+	return func(t []time.Duration, failures int, first error) measure.Row {
+		r := measure.FromDurations(name, t, failures)
+		if first != nil {
+			r.Note = "first failure: " + first.Error()
+		}
+		b.rows = append(b.rows, r)
+		return r
 	}
-	b.rows = append(b.rows, r)
-	return r
 }
 
 // ratio notes ratios of the row called name.

@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -23,6 +24,7 @@ type node struct {
 	state string
 	warm  int
 	bases []string // the Debian base, then small distinct ones
+	stops stopping
 }
 
 func debianBase(ctx context.Context) (string, error) { return testkit.DebianBase(ctx) }
@@ -35,7 +37,12 @@ func startNode(ctx context.Context, o options, state string) (*node, error) {
 	return &node{Node: n, state: state, warm: o.warm}, nil
 }
 
-func (n *node) stop() ([]string, error) { return n.Stop() }
+// stop ends the node, after what is still being stopped.
+func (n *node) stop() ([]string, error) {
+	err := n.stops.wait()
+	left, serr := n.Stop()
+	return left, errors.Join(err, serr)
+}
 
 // distinct is how many images of their own kind are made.
 const distinct = 40
@@ -162,7 +169,7 @@ func (n *node) createAndRun(bases []string) func(context.Context, int) error {
 			return err
 		}
 		err = n.exec(ctx, id)
-		go func() { _ = n.stopSandbox(context.WithoutCancel(ctx), id) }() // settle waits for it
+		n.stops.begin(func() error { return n.stopSandbox(context.WithoutCancel(ctx), id) })
 		return err
 	}
 }
@@ -177,8 +184,11 @@ func (n *node) stages(ctx context.Context) ([]*dsecv1.StageCost, error) {
 	return r.GetStages(), err
 }
 
-// settle waits until the pool of warm shells is full and stays so.
+// settle waits until all that was stopped is gone, and the pool of warm shells is full and stays so.
 func (n *node) settle(ctx context.Context) error {
+	if err := n.stops.wait(); err != nil {
+		return fmt.Errorf("stop a sandbox: %w", err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)

@@ -24,8 +24,8 @@ type peers struct {
 	next       atomic.Int64
 }
 
-func startPeers(ctx context.Context, work, tarPath string) (p *peers, err error) {
-	p = &peers{dir: filepath.Join(work, "peers"), running: fmt.Sprintf("bench-%d", os.Getpid())}
+func startPeers(ctx context.Context, work, tarPath string) (_ *peers, err error) {
+	p := &peers{dir: filepath.Join(work, "peers"), running: fmt.Sprintf("bench-%d", os.Getpid())}
 	p.rootfs, p.bundle = filepath.Join(p.dir, "rootfs"), filepath.Join(p.dir, "bundle")
 	defer func() {
 		if err != nil {

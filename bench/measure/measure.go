@@ -3,6 +3,7 @@
 package measure
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -89,6 +90,43 @@ func Times(ctx context.Context, n, at int, f func(ctx context.Context, i int) er
 		}()
 	}
 	wg.Wait()
+	return times, failures, first
+}
+
+// Bursts starts size runs of f at the same instant, waits for all of them, and does so n times; rest is called after
+// each burst, outside of the times. It returns how long each run took. Failed runs are counted as in Times; an error of
+// rest ends it.
+func Bursts(ctx context.Context, n, size int, f func(ctx context.Context, i int) error, rest func(context.Context) error) (times []time.Duration, failures int, first error) {
+	for burst := range n {
+		var wg sync.WaitGroup
+		took, errs := make([]time.Duration, size), make([]error, size)
+		begin := make(chan struct{})
+		for i := range size {
+			wg.Go(func() {
+				<-begin
+				start := time.Now()
+				errs[i] = f(ctx, burst*size+i)
+				took[i] = time.Since(start)
+			})
+		}
+		close(begin)
+		wg.Wait()
+		for i, err := range errs {
+			switch {
+			case err == nil:
+				times = append(times, took[i])
+			default:
+				failures++
+				first = cmp.Or(first, err)
+			}
+		}
+		if err := rest(ctx); err != nil {
+			return times, failures, cmp.Or(first, err)
+		}
+		if ctx.Err() != nil {
+			return times, failures, cmp.Or(first, ctx.Err())
+		}
+	}
 	return times, failures, first
 }
 
