@@ -119,6 +119,14 @@ func (d *Driver) Start() {
 	d.warmOnce.Do(func() { d.warm = newWarm(d, d.cfg.Warm, d.cfg.Parallel) })
 }
 
+// ownName is what this node's places outside of its state directory are called. The state directory is in it too:
+// two nodes with one edge id must not sweep each other's.
+func (d *Driver) ownName() string {
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(d.cfg.StateDir)) // never fails
+	return fmt.Sprintf("dsec-%s-%016x", d.cfg.Edge, sum.Sum64())
+}
+
 // openTree finds the control groups of this state directory: where an earlier process put them, or below
 // this process's own.
 func (d *Driver) openTree() error {
@@ -134,10 +142,7 @@ func (d *Driver) openTree() error {
 		}
 	}
 	if err != nil {
-		// Named by the state directory too: two nodes with one edge id must not sweep each other's.
-		sum := fnv.New32a()
-		_, _ = sum.Write([]byte(d.cfg.StateDir)) // never fails
-		if l, err = cgroup.Detect(fmt.Sprintf("dsec-%s-%08x", d.cfg.Edge, sum.Sum32())); err != nil {
+		if l, err = cgroup.Detect(d.ownName()); err != nil {
 			return err
 		}
 		if b, err = json.Marshal(l); err != nil {

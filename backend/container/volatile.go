@@ -3,7 +3,6 @@ package container
 import (
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -32,13 +31,11 @@ func (d *Driver) openShells() error {
 		d.shellsDir = link
 		return nil
 	}
-	sum := fnv.New64a()
-	_, _ = sum.Write([]byte(d.cfg.StateDir)) // never fails
 	for _, place := range []string{"/run", "/dev/shm"} {
 		if memory, err := linux.InMemory(place); err != nil || !memory {
 			continue
 		}
-		dir := fmt.Sprintf("%s/dsec-%s-%016x", place, d.cfg.Edge, sum.Sum64())
+		dir := filepath.Join(place, d.ownName())
 		if err := ownDir(dir); err != nil {
 			d.log.Warn("cannot keep shells there", "dir", dir, "err", err)
 			continue
