@@ -243,6 +243,9 @@ func TestAgreesWithTheModel(t *testing.T) {
 						t.Fatalf("explain %+v: %+v, should be %v:\n%s", d, e, want, p)
 					}
 					for _, name := range someNames {
+						if port != 22 && port != 80 && port != 443 && port != 8050 {
+							continue
+						}
 						checkNamed(t, p, layers, node, target{name, addr, proto, port}, want)
 					}
 				}

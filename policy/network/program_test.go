@@ -121,7 +121,8 @@ func TestDigest(t *testing.T) {
 		}
 		return prog.Digest()
 	}
-	if digest(Compiler{}, "pypi", "!npm") != digest(Compiler{}, "pypi", "!npm") {
+	first, again := digest(Compiler{}, "pypi", "!npm"), digest(Compiler{}, "pypi", "!npm")
+	if first != again {
 		t.Error("the same policy has two digests")
 	}
 	if digest(Compiler{}, "pypi") == digest(Compiler{}, "npm") {
