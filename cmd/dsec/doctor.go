@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -14,20 +15,26 @@ import (
 const minPIDs = 100000
 
 func newDoctor() *cobra.Command {
-	return &cobra.Command{
+	var state, require string
+	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Show what this machine offers, and what is missing and what that costs",
-		Long:  "Doctor tries what DSec needs of this machine. It exits 1 when the container backend cannot run.",
-		Args:  exactArgs(0),
+		Long: `Doctor tries what DSec needs of this machine. It exits 1 when the container backend cannot run. What --require names,
+or the node of the state directory was started with (dsec up --require), counts as needed.`,
+		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			demanded, err := demands(state, require)
+			if err != nil {
+				return &exitError{2, fmt.Errorf("--require: %w", err)}
+			}
 			all := append(feature.Probe(), cgroupMode(), pidMax())
+			feature.Demand(all, demanded)
 			unfit := 0
 			for _, r := range all {
 				if r.Level == feature.Required && !r.Have {
 					unfit++
 				}
 			}
-			var err error
 			if wantJSON(cmd) {
 				err = printJSON(cmd.OutOrStdout(), map[string]any{"features": all, "containers": unfit == 0})
 			} else {
@@ -39,6 +46,29 @@ func newDoctor() *cobra.Command {
 			return err
 		},
 	}
+	stateFlag(cmd, &state)
+	cmd.Flags().StringVar(&require, "require", "", "`features` to count as needed: "+strings.Join(feature.Words(), ", "))
+	return cmd
+}
+
+// demands are the features that the flag, or else the node that runs on the state directory, requires.
+func demands(state, require string) ([]string, error) {
+	if require != "" {
+		return feature.Named(require)
+	}
+	abs, err := filepath.Abs(state)
+	if err != nil {
+		return nil, err
+	}
+	up, err := stateDir(abs).readUp()
+	if err != nil {
+		return nil, nil // no node: nothing is asked for
+	}
+	opts, err := parsePairs("--opt", up.Opts, nil)
+	if err != nil {
+		return nil, nil
+	}
+	return feature.Named(opts["require"])
 }
 
 func featureRows(all []feature.Result) [][]string {
@@ -46,9 +76,14 @@ func featureRows(all []feature.Result) [][]string {
 	for i, r := range all {
 		state := "ok"
 		switch {
+		case r.Have && r.Demanded:
+			state = "ok (required by configuration)"
 		case r.Have:
 		case r.Level == feature.Required:
 			state = "MISSING"
+			if r.Demanded {
+				state = "MISSING (required by configuration)"
+			}
 		case r.Level == feature.Later:
 			state = "missing (not needed yet)"
 		default:

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -56,6 +57,12 @@ func TestScripts(t *testing.T) {
 			env.Setenv("STATE", filepath.Join(work, "s"))
 			env.Defer(func() { endNode(env.T(), env.Getenv("HOME"), work) })
 			return nil
+		},
+		Condition: func(cond string) (bool, error) {
+			if cond == "apparmor" {
+				return feature.Have("AppArmor") == nil, nil
+			}
+			return false, fmt.Errorf("unknown condition %q", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"up":         cmdUp,

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/edge"
+	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -51,6 +52,9 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 	start := drivers[name]
 	if start == nil {
 		return fmt.Errorf("driver %q: %w: this binary has %v", name, sandbox.ErrUnsupported, slices.Sorted(maps.Keys(drivers)))
+	}
+	if err := feature.Require(opts["require"]); err != nil {
+		return fmt.Errorf("the edge does not serve: %w", err)
 	}
 	id, err := edgeID(d)
 	if err != nil {

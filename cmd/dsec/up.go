@@ -1,19 +1,22 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
+	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/opendsec/dsec/sandbox"
 	"github.com/spf13/cobra"
 )
 
 type upFlags struct {
-	state, listen, portsListen, backend string
-	opts                                []string
-	detach, noUserConfig                bool
-	wait                                time.Duration
+	state, listen, portsListen, backend, require string
+	opts                                         []string
+	detach, noUserConfig                         bool
+	wait                                         time.Duration
 }
 
 func newUp() *cobra.Command {
@@ -29,7 +32,9 @@ On a state directory whose node was killed, it takes over the sandboxes that sti
 
 Options (--opt NAME=VALUE): min-free = memory that creations leave free (default: a sixteenth of the machine's, at most
 1g); of containers: pool = size of the writable layers' pool, when it is made (like 8g), warm = shells kept ready, max =
-sandboxes at once, parallel = shells being made at once, init = path of dsec-init.`,
+sandboxes at once, parallel = shells being made at once, init = path of dsec-init.
+
+--require makes layers of confinement a condition: a node that lacks one of them does not serve.`,
 		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if os.Geteuid() != 0 {
@@ -40,6 +45,13 @@ sandboxes at once, parallel = shells being made at once, init = path of dsec-ini
 			}
 			if _, err := edgeOpts(f.opts, f.backend); err != nil {
 				return &exitError{2, err}
+			}
+			if f.require != "" {
+				// As an option it reaches the edge, which refuses too: the machine may be another one by then.
+				f.opts = append(f.opts, "require="+f.require)
+			}
+			if err := requireOpt(f.opts); err != nil {
+				return err
 			}
 			d, err := openStateDir(f.state)
 			if err != nil {
@@ -57,8 +69,23 @@ sandboxes at once, parallel = shells being made at once, init = path of dsec-ini
 	fl.StringVar(&f.portsListen, "ports-listen", defaultPortsListen, "`address` of the ports' own origin; port 0 = any free one")
 	fl.StringVar(&f.backend, "backend", "container", "driver of the edge: container, or fake (no real programs: scale tests)")
 	fl.StringArrayVar(&f.opts, "opt", nil, "`NAME=VALUE` for the node; may be repeated (see above)")
+	fl.StringVar(&f.require, "require", "", "`features` without which the node does not serve: "+strings.Join(feature.Words(), ", "))
 	fl.BoolVarP(&f.detach, "detach", "d", false, "run in the background")
 	fl.BoolVar(&f.noUserConfig, "no-user-config", false, "do not write ~/.config/dsec/client.json")
 	fl.DurationVar(&f.wait, "wait", time.Minute, "how long the node may take to answer")
 	return cmd
+}
+
+// requireOpt refuses to start a node on a machine that lacks what --require, or --opt require=LIST, names.
+func requireOpt(pairs []string) error {
+	opts, err := parsePairs("--opt", pairs, nil)
+	if err != nil {
+		return err
+	}
+	if err := feature.Require(opts["require"]); errors.Is(err, sandbox.ErrInvalid) {
+		return &exitError{2, fmt.Errorf("--require: %w", err)}
+	} else if err != nil {
+		return fmt.Errorf("the node does not start: %w (see `dsec doctor`)", err)
+	}
+	return nil
 }

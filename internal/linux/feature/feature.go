@@ -35,6 +35,8 @@ type Result struct {
 	Since  string `json:"since"`
 	Detail string `json:"detail,omitempty"` // how it is there, or why it is not
 	Lost   string `json:"lost,omitempty"`   // what that costs; only when it is missing
+
+	Demanded bool `json:"demanded,omitempty"` // required by configuration
 }
 
 // Missing is the error of a feature that the host lacks; it wraps sandbox.ErrUnsupported.
