@@ -20,6 +20,9 @@ type options struct {
 	json  bool
 }
 
+// longest is how long all of it may take. It bounds what nothing else does: commands are bounded by their progress.
+const longest = 6 * time.Hour
+
 func main() {
 	var o options
 	cache := os.Getenv("DSEC_CACHE")
@@ -37,7 +40,7 @@ func main() {
 		o.state = filepath.Join(o.cache, "demo")
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, longest)
 	err := run(ctx, o)
 	cancel()
 	stop()

@@ -171,6 +171,7 @@ def plant(project: Path, seed: int) -> dict[str, object]:
     rng.shuffle(choices)
     for e in choices[:60]:
         copy = scratch(project)
+        print(f"mutation: {e.file}:{e.line}", file=sys.stderr, flush=True)
         try:
             e.apply(copy)
             ast.parse((copy / e.file).read_text())
@@ -219,6 +220,7 @@ def solve(project: Path) -> dict[str, object]:
                 (copy / e.file).write_text(before)
                 continue
             tried += 1
+            print(f"trial {tried}: {e.file}:{e.line}", file=sys.stderr, flush=True)
             if suite(copy, rep.failed)[0] and suite(copy, [])[0]:
                 return {"status": "mended", "edit": e.__dict__, "trials": tried, "failing": rep.failed}
             (copy / e.file).write_text(before)
