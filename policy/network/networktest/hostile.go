@@ -11,7 +11,7 @@ import (
 
 // Hostile starts a resolver at HostileV4 that answers every question with forgeries before the true answer: another
 // id, another question, the question in another case, and an answer from another address. Each names evil. Its true
-// answer names good, and carries further records that nobody asked for: evil for the names in poison.
+// answer names good, and carries further records that nobody asked for: evil for the other names in poison.
 func (i *Internet) Hostile(good, evil netip.Addr, poison ...string) netip.AddrPort {
 	i.t.Helper()
 	i.AddAddr(HostileV4)
@@ -50,6 +50,9 @@ func (i *Internet) Hostile(good, evil netip.Addr, poison ...string) netip.AddrPo
 			lie(func(*dns.Msg) {}, other)
 			m := Addresses(q, name, 60, []netip.Addr{good})
 			for _, p := range poison {
+				if strings.EqualFold(dns.Fqdn(p), name) {
+					continue
+				}
 				m.Answer = append(m.Answer, AddressRecord(dns.Fqdn(p), 3600, evil))
 				m.Extra = append(m.Extra, AddressRecord(dns.Fqdn(p), 3600, evil))
 			}

@@ -1,0 +1,93 @@
+package dns
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Book remembers which addresses were answered for which names, for the proxy's check that a connection goes where its
+// name leads. It is in memory: after a restart of the node's services, a name must be resolved again before its next
+// connection.
+type Book struct {
+	now func() time.Time
+	mu  sync.Mutex
+	m   map[string]map[answered]time.Time
+}
+
+type answered struct {
+	name string
+	addr netip.Addr
+}
+
+// maxAnswered bounds what is kept of one sandbox.
+const maxAnswered = 8192
+
+// NewBook makes an empty book; now may be nil.
+func NewBook(now func() time.Time) *Book {
+	if now == nil {
+		now = time.Now
+	}
+	return &Book{now: now, m: map[string]map[answered]time.Time{}}
+}
+
+// Opener writes into the book what next has opened.
+func (b *Book) Opener(next Opener) Opener { return bookOpener{b, next} }
+
+type bookOpener struct {
+	b    *Book
+	next Opener
+}
+
+func (o bookOpener) Open(ctx context.Context, g Grant) error {
+	if err := o.next.Open(ctx, g); err != nil {
+		return err
+	}
+	o.b.write(g)
+	return nil
+}
+
+func (b *Book) write(g Grant) {
+	now := b.now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	of := b.m[g.Key]
+	if of == nil {
+		of = map[answered]time.Time{}
+		b.m[g.Key] = of
+	}
+	if len(of)+len(g.Addresses) > maxAnswered {
+		for k, until := range of {
+			if !now.Before(until) {
+				delete(of, k)
+			}
+		}
+		for k := range of { // all are valid: some go early, and are resolved again
+			if len(of)+len(g.Addresses) <= maxAnswered*3/4 {
+				break
+			}
+			delete(of, k)
+		}
+	}
+	for _, a := range g.Addresses {
+		k := answered{g.Name, a.Addr}
+		if of[k].Before(g.Until) {
+			of[k] = g.Until
+		}
+	}
+}
+
+// Answered says whether an address was answered for a name (lower case, no trailing dot), and still is valid.
+func (b *Book) Answered(key, name string, addr netip.Addr) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.now().Before(b.m[key][answered{name, addr}])
+}
+
+// Forget drops a sandbox that has ended.
+func (b *Book) Forget(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.m, key)
+}
