@@ -52,6 +52,12 @@ func UpLink(index int, quiet bool) Request {
 	return Request{kind: unix.RTM_NEWLINK, body: body, what: fmt.Sprintf("bring interface %d up", index)}
 }
 
+// SettleLink returns when an interface sends. The end of a pair that was brought up first does so a moment after the second
+// was, and loses what is sent before.
+func SettleLink(index int) Request {
+	return Request{kind: unix.RTM_GETLINK, body: linkHeader(index, false), what: fmt.Sprintf("wait for interface %d", index)}
+}
+
 // DeleteLink removes an interface (and its pair); one that is not there is no error.
 func DeleteLink(index int) Request {
 	return Request{kind: unix.RTM_DELLINK, body: linkHeader(index, false), what: fmt.Sprintf("remove interface %d", index), fine: unix.ENODEV}
@@ -178,4 +184,21 @@ func family(a netip.Addr) uint8 {
 		return unix.AF_INET
 	}
 	return unix.AF_INET6
+}
+
+// DeleteNeighbour undoes AddNeighbour.
+func DeleteNeighbour(index int, a netip.Addr) Request {
+	q := AddNeighbour(index, a, [6]byte{})
+	q.kind, q.flags, q.what = unix.RTM_DELNEIGH, 0, fmt.Sprintf("forget the neighbour %s on interface %d", a, index)
+	return q
+}
+
+// AddMacvlan makes an interface with a hardware address of its own on top of another, in a namespace.
+func AddMacvlan(on, index int, space *os.File) Request {
+	body := linkHeader(index, false)
+	body = attribute(body, unix.IFLA_IFNAME, []byte("m0\x00"))
+	body = attribute(body, unix.IFLA_LINK, u32(uint32(on)))
+	body = attribute(body, unix.IFLA_NET_NS_FD, u32(uint32(space.Fd())))
+	body = nest(body, unix.IFLA_LINKINFO, func(b []byte) []byte { return attribute(b, unix.IFLA_INFO_KIND, []byte("macvlan")) })
+	return Request{kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, body: body, what: "make a macvlan"}
 }

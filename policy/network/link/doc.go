@@ -19,6 +19,6 @@
 //
 // Making a link is two system calls with a batch of requests each, one in either namespace; the costs are the kernel's.
 //
-// What may pass is not decided here but by policy/network/datapath: without it the router forwards nothing
-// between sandboxes and lets nobody but sandboxes out.
+// What may pass is not decided here but by policy/network/datapath, which marks it: without a mark nothing of a sandbox
+// is forwarded or taken in, so that a link is closed until the datapath is attached to it.
 package link

@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -56,6 +59,56 @@ func open(t testing.TB) (*Router, Config, *linux.NetSpace) {
 	return r, cfg, host
 }
 
+// unguard makes the router take what no datapath has marked.
+func unguard(t testing.TB, r *Router) {
+	t.Helper()
+	c, err := connect(r.File())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.CloseLasting() }()
+	table := &nftables.Table{Name: "router", Family: nftables.TableFamilyINet}
+	c.AddRule(&nftables.Rule{Table: table, Chain: &nftables.Chain{Name: "input", Table: table}, Exprs: []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}})
+	if err := c.Flush(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestClosedWithoutDatapath: a link leads nowhere until a datapath is attached to it.
+func TestClosedWithoutDatapath(t *testing.T) {
+	r, _, host := open(t)
+	sb := space(t)
+	if err := r.Make(1, sb.File()); err != nil {
+		t.Fatal(err)
+	}
+	l, err := r.Listen(netip.AddrPortFrom(r.Plan().Gateway4(), 80), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var outside net.Listener
+	err = host.Do(func() (err error) {
+		outside, err = net.Listen("tcp", ":80")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer outside.Close()
+	for _, a := range []string{r.Plan().Gateway4().String(), DefaultUplink().Host4.Addr().String()} {
+		err := sb.Do(func() error {
+			c, err := net.DialTimeout("tcp", net.JoinHostPort(a, "80"), 300*time.Millisecond)
+			if err == nil {
+				c.Close()
+			}
+			return err
+		})
+		if err == nil {
+			t.Errorf("%s is reachable", a)
+		}
+	}
+}
+
 func TestPlan(t *testing.T) {
 	p := DefaultPlan()
 	if err := p.Check(); err != nil {
@@ -90,6 +143,7 @@ func TestLinkReachesRouter(t *testing.T) {
 	if err := r.Make(5, sb.File()); err != nil {
 		t.Fatal(err)
 	}
+	unguard(t, r)
 	if err := r.Make(5, space(t).File()); !errors.Is(err, sandbox.ErrAlreadyExists) {
 		t.Errorf("a slot twice: %v", err)
 	}

@@ -35,14 +35,15 @@ func (r *Router) Make(slot int, netns *os.File) error {
 		return fmt.Errorf("link of slot %d: %w", slot, err)
 	}
 	a4, a6 := netip.PrefixFrom(p.Address4(slot), 32), netip.PrefixFrom(p.Address6(slot), 128)
-	err := r.apply(
-		linux.AddNeighbour(index, a4.Addr(), p.MAC(slot)),
-		linux.AddNeighbour(index, a6.Addr(), p.MAC(slot)),
-		linux.AddRoute(linux.RouteTo{To: a4, Index: index, From: p.Gateway4()}),
-		linux.AddRoute(linux.RouteTo{To: a6, Index: index, From: p.Gateway6()}),
-	)
+	err := r.space.Within(netns, func() error { return r.inside(a4, a6) })
 	if err == nil {
-		err = r.space.Within(netns, func() error { return r.inside(a4, a6) })
+		err = r.apply(
+			linux.AddNeighbour(index, a4.Addr(), p.MAC(slot)),
+			linux.AddNeighbour(index, a6.Addr(), p.MAC(slot)),
+			linux.AddRoute(linux.RouteTo{To: a4, Index: index, From: p.Gateway4()}),
+			linux.AddRoute(linux.RouteTo{To: a6, Index: index, From: p.Gateway6()}),
+			linux.SettleLink(index),
+		)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("link of slot %d: %w", slot, err), r.apply(linux.DeleteLink(index)))

@@ -23,7 +23,10 @@ const (
 	slotPrefix  = "s"
 
 	// ProxyMark is the mark of packets that are delivered to a socket of the router, whatever their destination.
-	ProxyMark  = 0xd5ec01
+	ProxyMark = 0xd5ec01
+	// PassMark is the mark of packets that the datapath let through: the router forwards and takes nothing from sandboxes
+	// without it, so that a link without a datapath leads nowhere.
+	PassMark   = 0xd5ec02
 	proxyTable = 1001
 )
 
@@ -170,12 +173,24 @@ func (r *Router) UplinkIndex() int {
 	return uplinkIndex
 }
 
+// Uplinks are the networks between the router and the host.
+func (r *Router) Uplinks() []netip.Prefix {
+	u := r.cfg.Uplink
+	if u == nil {
+		return nil
+	}
+	return []netip.Prefix{u.Router4.Masked(), u.Router6.Masked()}
+}
+
 // File is the router's network namespace; it belongs to the router.
 func (r *Router) File() *os.File { return r.space.File() }
 
 // Do runs f on a thread that is in the router's namespace, one at a time. Sockets that f opens belong to the router
 // for good; goroutines that it starts run elsewhere.
 func (r *Router) Do(f func() error) error { return r.space.Do(f) }
+
+// Within runs f on that thread while it is in another namespace, of which the caller keeps the descriptor.
+func (r *Router) Within(netns *os.File, f func() error) error { return r.space.Within(netns, f) }
 
 // Listen listens for TCP in the router. transparent: for connections to whatever address that the datapath hands over;
 // their local address is the one that was dialled.

@@ -7,8 +7,6 @@ import (
 	"os"
 
 	"github.com/google/nftables"
-	"github.com/google/nftables/binaryutil"
-	"github.com/google/nftables/expr"
 
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
@@ -83,7 +81,7 @@ func (u *Uplink) atHost(f func(*linux.Route) error) error {
 
 func (u *Uplink) setUp(r *Router) error {
 	if u == nil {
-		return translate(r.File(), "")
+		return firewall(r.File())
 	}
 	r.mu.Lock()
 	links, err := r.route.Links()
@@ -133,10 +131,13 @@ func (u *Uplink) setUp(r *Router) error {
 	if err != nil {
 		return fmt.Errorf("at the host: %w", err)
 	}
+	if err := r.apply(linux.SettleLink(uplinkIndex)); err != nil {
+		return err
+	}
 	if err := u.guardHost(); err != nil {
 		return fmt.Errorf("at the host: %w", err)
 	}
-	return translate(r.File(), uplinkName)
+	return firewall(r.File())
 }
 
 func (u *Uplink) tearDown() error {
@@ -167,91 +168,4 @@ func (u *Uplink) tearDown() error {
 
 func (u *Uplink) table() *nftables.Table {
 	return &nftables.Table{Name: "dsec_" + u.Name, Family: nftables.TableFamilyINet}
-}
-
-func connect(ns *os.File) (*nftables.Conn, error) {
-	opts := []nftables.ConnOption{nftables.AsLasting()}
-	if ns != nil {
-		opts = append(opts, nftables.WithNetNSFd(int(ns.Fd())))
-	}
-	return nftables.New(opts...)
-}
-
-// renew makes a table anew: what an earlier process left in it goes away in the same transaction.
-func renew(c *nftables.Conn, t *nftables.Table) *nftables.Table {
-	c.AddTable(t)
-	c.DelTable(t)
-	return c.AddTable(t)
-}
-
-func ifname(s string) []byte {
-	b := make([]byte, 16)
-	copy(b, s)
-	return b
-}
-
-// guardHost refuses everything from the router that is for the host itself, whatever addresses the host has or will
-// have, and hides the router behind the host's address.
-func (u *Uplink) guardHost() error {
-	c, err := connect(u.Host)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = c.CloseLasting() }()
-	t := renew(c, u.table())
-	input := c.AddChain(&nftables.Chain{Name: "input", Table: t, Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityRef(-300)})
-	c.AddRule(&nftables.Rule{Table: t, Chain: input, Exprs: []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifname(u.Name)},
-		&expr.Verdict{Kind: expr.VerdictDrop},
-	}})
-	if u.Translate {
-		post := c.AddChain(&nftables.Chain{Name: "postrouting", Table: t, Type: nftables.ChainTypeNAT,
-			Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
-		c.AddRule(&nftables.Rule{Table: t, Chain: post, Exprs: []expr.Any{
-			&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifname(u.Name)},
-			&expr.Masq{},
-		}})
-	}
-	return c.Flush()
-}
-
-// translate is the router's own table: sandboxes leave by the uplink with its address, and never meet.
-func translate(router *os.File, uplink string) error {
-	c, err := connect(router)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = c.CloseLasting() }()
-	t := renew(c, &nftables.Table{Name: "router", Family: nftables.TableFamilyINet})
-	drop := nftables.ChainPolicyDrop
-	forward := c.AddChain(&nftables.Chain{Name: "forward", Table: t, Type: nftables.ChainTypeFilter,
-		Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter, Policy: &drop})
-	if uplink == "" {
-		return c.Flush()
-	}
-	for _, key := range []expr.MetaKey{expr.MetaKeyOIFNAME, expr.MetaKeyIIFNAME} {
-		exprs := []expr.Any{
-			&expr.Meta{Key: key, Register: 1},
-			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifname(uplink)},
-		}
-		if key == expr.MetaKeyIIFNAME {
-			exprs = append(exprs, // only answers come in
-				&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
-				&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Xor: make([]byte, 4),
-					Mask: binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)},
-				&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: make([]byte, 4)})
-		}
-		c.AddRule(&nftables.Rule{Table: t, Chain: forward, Exprs: append(exprs, &expr.Verdict{Kind: expr.VerdictAccept})})
-	}
-	post := c.AddChain(&nftables.Chain{Name: "postrouting", Table: t, Type: nftables.ChainTypeNAT,
-		Hooknum: nftables.ChainHookPostrouting, Priority: nftables.ChainPriorityNATSource})
-	c.AddRule(&nftables.Rule{Table: t, Chain: post, Exprs: []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyOIFNAME, Register: 1},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: ifname(uplink)},
-		&expr.Masq{},
-	}})
-	return c.Flush()
 }
