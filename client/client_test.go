@@ -242,6 +242,41 @@ func TestInput(t *testing.T) {
 	}
 }
 
+// TestInputThroughCuts: the connection breaks again and again while input is sent, before and after the answers; each byte
+// arrives once, and the end.
+func TestInputThroughCuts(t *testing.T) {
+	s := newService(t)
+	id := s.create(t)
+	c := s.client(t)
+	var want bytes.Buffer
+	for i := range 60_000 {
+		fmt.Fprintf(&want, "line %d\n", i)
+	}
+	rng := rand.New(rand.NewPCG(3, 4))
+	left := 40 // cuts, so that the stream of the output is not cut for ever
+	s.cut.every(func() int64 {
+		if left--; left < 0 {
+			return 1 << 40
+		}
+		return rng.Int64N(900)
+	})
+	var out bytes.Buffer
+	_, err := c.Run(t.Context(), client.Run{SandboxID: id, Spec: &dsecv1.CommandSpec{Argv: []string{"cat"}},
+		Stdin:  pieces{bytes.NewReader(want.Bytes())},
+		Output: func(o *dsecv1.Output) error { out.Write(o.GetData()); return nil }})
+	if err != nil || !bytes.Equal(out.Bytes(), want.Bytes()) {
+		t.Fatalf("%d of %d bytes, %v", out.Len(), want.Len(), err)
+	}
+	if s.cut.cuts < 5 {
+		t.Errorf("only %d cuts", s.cut.cuts)
+	}
+}
+
+// pieces hands input over in small ones.
+type pieces struct{ r io.Reader }
+
+func (p pieces) Read(b []byte) (int, error) { return p.r.Read(b[:min(len(b), 10_000)]) }
+
 func TestStartAndAttach(t *testing.T) {
 	s := newService(t)
 	id := s.create(t)

@@ -45,6 +45,8 @@ func repeatable(req connect.AnyRequest) bool {
 	switch m := req.Any().(type) {
 	case *dsecv1.CreateSandboxRequest:
 		return m.GetIdempotencyKey() != ""
+	case *dsecv1.SendInputRequest:
+		return m.GetWriter() != ""
 	case interface{ GetOperationId() string }:
 		return m.GetOperationId() != ""
 	}

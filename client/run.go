@@ -206,13 +206,15 @@ func (f *follower) deliver(o *dsecv1.Output) error {
 	return nil
 }
 
-// pump sends input until it ends. A piece that may or may not have arrived cannot be sent again: then Run ends
-// with that reason.
+// pump sends input until it ends. Each piece says where it belongs, so that one that may or may not have arrived is sent
+// again by the client, for as long as its patience lasts; then Run ends with that reason.
 func (c *Client) pump(ctx context.Context, fail context.CancelCauseFunc, sandboxID, commandID string, in io.Reader) {
 	buf := make([]byte, inputChunk)
+	writer, offset := NewOperationID(), int64(0)
 	for ctx.Err() == nil {
 		n, err := in.Read(buf)
-		req := &dsecv1.SendInputRequest{SandboxId: sandboxID, CommandId: commandID, Data: buf[:n], Close: err != nil}
+		req := &dsecv1.SendInputRequest{SandboxId: sandboxID, CommandId: commandID, Data: buf[:n], Close: err != nil,
+			Writer: writer, Offset: offset}
 		if n > 0 || err != nil {
 			if _, serr := c.Commands.SendInput(ctx, req); serr != nil {
 				// A command that has ended, or closed its stdin, wants no more.
@@ -225,5 +227,6 @@ func (c *Client) pump(ctx context.Context, fail context.CancelCauseFunc, sandbox
 		if err != nil {
 			return
 		}
+		offset += int64(n)
 	}
 }

@@ -2,6 +2,9 @@ package edge
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math"
 	"slices"
 	"strconv"
 
@@ -11,6 +14,7 @@ import (
 	"github.com/opendsec/dsec/edge/record"
 	"github.com/opendsec/dsec/guest/aether"
 	"github.com/opendsec/dsec/guest/wire"
+	"github.com/opendsec/dsec/sandbox"
 )
 
 // commandAPI serves CommandService.
@@ -185,18 +189,38 @@ func (a *commandAPI) running(ctx context.Context, id, command string, fn func(*c
 }
 
 func (a *commandAPI) SendInput(ctx context.Context, req *dsecv1.SendInputRequest) (*dsecv1.SendInputResponse, error) {
+	if len(req.Writer) > maxWriter {
+		return nil, wireError(invalid("writer of %d bytes: want at most %d", len(req.Writer), maxWriter))
+	}
+	if req.Offset < 0 || req.Offset > math.MaxInt64/2 || req.Offset > 0 && req.Writer == "" {
+		return nil, wireError(invalid("offset is %d: want 0 or more, and a writer whose offset it is", req.Offset))
+	}
 	err := a.running(ctx, req.SandboxId, req.CommandId, func(c *command, conn *aether.Conn) error {
-		data := req.Data
-		for {
+		m := wire.Input{Command: c.id, Writer: req.Writer, Offset: req.Offset}
+		for data := req.Data; ; {
 			n := min(len(data), wire.MaxInput)
 			last := n == len(data)
-			if err := conn.Input(ctx, c.id, data[:n], req.Close && last); err != nil || last {
-				return err
+			m.Data, m.EOF = data[:n], req.Close && last
+			if err := conn.InputAt(ctx, &m); err != nil || last {
+				return inputError(err)
 			}
 			data = data[n:]
+			m.Offset += int64(n)
 		}
 	})
 	return &dsecv1.SendInputResponse{}, wireError(err)
+}
+
+// maxWriter bounds the name of a writer of input.
+const maxWriter = 64
+
+// inputError tells a stdin that is closed, which stays so, from a channel that is.
+func inputError(err error) error {
+	var guest *wire.Error
+	if errors.As(err, &guest) && guest.Code == wire.CodeClosed {
+		return fmt.Errorf("%s: %w", guest.Message, sandbox.ErrFailedPrecondition)
+	}
+	return err
 }
 
 func (a *commandAPI) SignalCommand(ctx context.Context, req *dsecv1.SignalCommandRequest) (*dsecv1.SignalCommandResponse, error) {

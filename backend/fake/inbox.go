@@ -3,6 +3,8 @@ package fake
 import (
 	"io"
 	"sync"
+
+	"github.com/opendsec/dsec/guest/wire"
 )
 
 // inbox is a process's stdin.
@@ -11,12 +13,33 @@ type inbox struct {
 	changed sync.Cond
 	data    []byte
 	eof     bool
+	writers wire.Writers
 }
 
 func newInbox() *inbox {
 	b := &inbox{}
 	b.changed.L = &b.mu
 	return b
+}
+
+// take takes what of an Input is new.
+func (b *inbox) take(m *wire.Input) *wire.Error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	data, repeated, err := b.writers.Fresh(m)
+	switch {
+	case err != nil:
+		return err
+	case repeated:
+		return nil
+	case b.eof:
+		return refuse(wire.CodeClosed, "stdin is closed")
+	}
+	b.writers.Took(m)
+	b.data = append(b.data, data...)
+	b.eof = m.EOF
+	b.changed.Broadcast()
+	return nil
 }
 
 func (b *inbox) put(p []byte, eof bool) {

@@ -278,7 +278,10 @@ func (m *Machine) input(p *peer, id uint32, req *wire.Input) {
 	case c.stdin == nil:
 		p.fail(id, refuse(wire.CodeInvalid, "the command was started without stdin"))
 	default:
-		c.stdin.put(req.Data, req.EOF)
+		if err := c.stdin.take(req); err != nil {
+			p.fail(id, err)
+			return
+		}
 		p.reply(id, nil)
 	}
 }

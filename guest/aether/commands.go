@@ -46,10 +46,14 @@ func (c *Conn) Release(command string) { c.w.release(command) }
 // Input writes to a command's stdin or terminal and returns when the bytes were written. With eof, stdin is
 // closed after data. data is at most 256 KiB.
 func (c *Conn) Input(ctx context.Context, command string, data []byte, eof bool) error {
-	if len(data) > wire.MaxInput {
+	return c.InputAt(ctx, &wire.Input{Command: command, Data: data, EOF: eof})
+}
+
+// InputAt is Input by a writer that says where its bytes belong: what it sent before is not written again.
+func (c *Conn) InputAt(ctx context.Context, m *wire.Input) error {
+	if len(m.Data) > wire.MaxInput {
 		return &wire.Error{Code: wire.CodeInvalid, Message: "at most 256 KiB of input at once"}
 	}
-	m := wire.Input{Command: command, Data: data, EOF: eof}
 	_, err := c.call(ctx, wire.KindInput, m.Append, nil)
 	return err
 }

@@ -15,6 +15,8 @@ type inlet struct {
 	held     int // bytes in queue
 	watched  bool
 	closed   bool // by an end of input
+	writers  wire.Writers
+	lost     bool // something that was taken could not be written
 }
 
 // chunk is an Input request that is not yet written.
@@ -23,6 +25,13 @@ type chunk struct {
 	id   uint32
 	data []byte
 	eof  bool
+	also []waiter // those who sent it, or what came before it, again
+}
+
+// waiter waits for the answer to a request that was made twice.
+type waiter struct {
+	c  *conn
+	id uint32
 }
 
 // maxHeldInput bounds what waits for a command that does not read, in bytes.
@@ -30,15 +39,48 @@ const maxHeldInput = 2 * wire.MaxInput
 
 func (n *inlet) waiting() bool { return len(n.queue) > 0 }
 
-// write takes an Input request; it is answered when its bytes are in the pipe.
-func (n *inlet) write(c *conn, id uint32, data []byte, eof bool) {
+// take takes an Input request: what of it is new. One that was taken before is answered when its bytes are in the pipe.
+func (n *inlet) take(c *conn, id uint32, m *wire.Input) {
+	data, repeated, err := n.writers.Fresh(m)
+	switch {
+	case err != nil:
+		c.fail(id, err)
+	case repeated:
+		n.again(c, id)
+	case n.write(c, id, data, m.EOF):
+		n.writers.Took(m)
+	}
+}
+
+// again answers a request whose bytes were taken before: when those that still wait are written.
+func (n *inlet) again(c *conn, id uint32) {
+	switch {
+	case n.lost:
+		c.fail(id, &wire.Error{Code: wire.CodeClosed, Message: "the command closed its stdin"})
+	case len(n.queue) == 0:
+		c.reply(id, nil)
+	default:
+		last := &n.queue[len(n.queue)-1]
+		if len(last.also) >= maxWaiters {
+			c.fail(id, &wire.Error{Code: wire.CodeExhausted, Message: "the command does not read its stdin; earlier input still waits"})
+			return
+		}
+		last.also = append(last.also, waiter{c, id})
+	}
+}
+
+// maxWaiters bounds how many wait for the same bytes.
+const maxWaiters = 64
+
+// write takes bytes, and tells whether it did; the request is answered when they are in the pipe.
+func (n *inlet) write(c *conn, id uint32, data []byte, eof bool) bool {
 	switch {
 	case n.fd < 0 || n.closed:
 		c.fail(id, &wire.Error{Code: wire.CodeClosed, Message: "stdin is closed"})
-		return
+		return false
 	case n.held+len(data) > maxHeldInput || len(n.queue) >= 64:
 		c.fail(id, &wire.Error{Code: wire.CodeExhausted, Message: "the command does not read its stdin; earlier input still waits"})
-		return
+		return false
 	}
 	if eof {
 		n.closed = true
@@ -50,16 +92,17 @@ func (n *inlet) write(c *conn, id uint32, data []byte, eof bool) {
 		m, ok := n.put(data)
 		if !ok {
 			c.fail(id, &wire.Error{Code: wire.CodeClosed, Message: "stdin is closed"})
-			return
+			return false
 		}
 		if data = data[m:]; len(data) == 0 {
 			n.done(chunk{c: c, id: id, eof: eof})
-			return
+			return true
 		}
 	}
-	n.queue = append(n.queue, chunk{c, id, append([]byte(nil), data...), eof})
+	n.queue = append(n.queue, chunk{c: c, id: id, data: append([]byte(nil), data...), eof: eof})
 	n.held += len(data)
 	n.watch()
+	return true
 }
 
 // put writes what fits; false when nobody can read it any more.
@@ -84,6 +127,9 @@ func (n *inlet) put(data []byte) (int, bool) {
 func (n *inlet) done(k chunk) {
 	if k.c != nil {
 		k.c.reply(k.id, nil)
+	}
+	for _, w := range k.also {
+		w.c.reply(w.id, nil)
 	}
 	if k.eof && n.terminal == nil {
 		n.close()
@@ -143,8 +189,12 @@ func (n *inlet) close() {
 
 func (n *inlet) failAll() {
 	for _, k := range n.queue {
+		n.lost = true
 		if k.c != nil {
-			k.c.fail(k.id, &wire.Error{Code: wire.CodeClosed, Message: "the command closed its stdin"})
+			k.also = append(k.also, waiter{k.c, k.id})
+		}
+		for _, w := range k.also {
+			w.c.fail(w.id, &wire.Error{Code: wire.CodeClosed, Message: "the command closed its stdin"})
 		}
 	}
 	n.queue, n.held = nil, 0

@@ -1,7 +1,9 @@
 package initd_test
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -236,4 +238,58 @@ func TestManyAtOnce(t *testing.T) {
 		b.c.Release(c)
 	}
 	b.sh("true")
+}
+
+// TestInputAgain: input that was sent before the connection broke, answered or not, is sent again and arrives once, in
+// whatever pieces; also the end.
+func TestInputAgain(t *testing.T) {
+	b := newBox(t, nil)
+	block := bytes.Repeat([]byte("0123456789abcdef"), 16<<10)
+	send := func(c string, offset int, data []byte, eof bool) error {
+		return b.c.InputAt(b.ctx, &wire.Input{Command: c, Writer: "w", Offset: int64(offset), Data: data, EOF: eof})
+	}
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	// It reads nothing before the file is there: the input waits in dsec-init while the connection changes.
+	c := b.start(wire.Start{Shell: "until [ -e /go ]; do sleep 0.01; done; exec sha256sum", Stdin: true})
+	all := append(append([]byte("first"), block...), "last"...)
+	check(send(c, 0, all[:5], false))
+	check(send(c, 0, all[:5], false))
+	lost := make(chan error, 1)
+	conn := b.c
+	go func() {
+		lost <- conn.InputAt(b.ctx, &wire.Input{Command: c, Writer: "w", Offset: 5, Data: block})
+	}()
+	b.wantCode(b.c.InputAt(b.ctx, &wire.Input{Command: c, Writer: "another", Offset: 1, Data: []byte("x")}), wire.CodeInvalid)
+	b.sh("true") // meanwhile the block is on its way, or there
+	b.succeed(true)
+	if err := <-lost; err == nil {
+		t.Fatal("the answer came, though nobody reads")
+	}
+	answers := make(chan error, 2)
+	go func() { answers <- send(c, 5, block, false) }()
+	go func() { answers <- send(c, 5, block, false) }()
+	b.sh("touch /go")
+	check(<-answers)
+	check(<-answers)
+	check(send(c, 6, all[6:6+len(block)], false)) // in other pieces, with a little more
+	check(send(c, len(all)-4, []byte("last"), true))
+	b.succeed(true)
+	// Nothing is left to be written: the end was told, or the command has ended of it.
+	if err := send(c, len(all)-4, []byte("last"), true); err != nil && code(err) != wire.CodeClosed {
+		t.Fatal(err)
+	}
+	if res := b.wait(c); !strings.HasPrefix(string(res.All), fmt.Sprintf("%x", sha256.Sum256(all))) {
+		t.Errorf("%q", res.All)
+	}
+	// A command that closes its stdin: what cannot arrive any more is refused for good, sent again or not.
+	c = b.start(wire.Start{Shell: "exec <&-; echo closed; exec sleep 1000", Stdin: true})
+	b.eventually("grep -l 'sleep' /proc/[0-9]*/comm 2>/dev/null | wc -l", "1\n")
+	for range 2 {
+		b.wantCode(send(c, 0, []byte("x"), false), wire.CodeClosed)
+	}
 }

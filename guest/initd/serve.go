@@ -169,6 +169,6 @@ func (i *Init) input(c *conn, id uint32, m *wire.Input) error {
 	case cmd.input == nil:
 		return &wire.Error{Code: wire.CodeInvalid, Message: "the command was started without stdin"}
 	}
-	cmd.input.write(c, id, m.Data, m.EOF)
+	cmd.input.take(c, id, m)
 	return nil
 }

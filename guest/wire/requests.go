@@ -1,5 +1,7 @@
 package wire
 
+import "math"
+
 // Append and Decode of the requests that carry a struct. Decode copies: nothing refers to the payload after.
 
 // Append appends the payload.
@@ -189,16 +191,35 @@ func (m *Control) Decode(p []byte) error {
 }
 
 // Input is the payload of an Input request. Data is part of the decoded payload.
+//
+// With a writer (a name that it chose) Offset is Data's place in all that this writer sends, and what was taken before
+// is not taken again. Without one, Data is appended whatever it is, and Offset is not sent.
 type Input struct {
 	Command string
 	EOF     bool
+	Writer  string
+	Offset  int64
 	Data    []byte
 }
+
+// Bits of an Input's second field. Without a writer it is the bool that it was before there were any.
+const (
+	inputEOF    = 1
+	inputWriter = 2
+)
 
 // Append appends the payload.
 func (m *Input) Append(b []byte) []byte {
 	b = appendString(b, m.Command)
-	b = appendBool(b, m.EOF)
+	var flags byte
+	if m.EOF {
+		flags |= inputEOF
+	}
+	if m.Writer == "" {
+		return append(append(b, flags), m.Data...)
+	}
+	b = appendString(append(b, flags|inputWriter), m.Writer)
+	b = appendUint(b, uint64(m.Offset))
 	return append(b, m.Data...)
 }
 
@@ -206,8 +227,16 @@ func (m *Input) Append(b []byte) []byte {
 func (m *Input) Decode(p []byte) error {
 	r := reader{b: p}
 	m.Command = r.name()
-	m.EOF = r.bool()
-	if r.bad || len(r.b) > MaxInput {
+	flags := r.byte()
+	m.EOF, m.Writer, m.Offset = flags&inputEOF != 0, "", 0
+	if flags&inputWriter != 0 {
+		m.Writer = r.name()
+		m.Offset = int64(r.uint())
+		if m.Writer == "" || m.Offset < 0 || m.Offset > math.MaxInt64-MaxInput {
+			r.fail()
+		}
+	}
+	if r.bad || flags&^(inputEOF|inputWriter) != 0 || len(r.b) > MaxInput {
 		return errMalformed("input")
 	}
 	m.Data = r.b

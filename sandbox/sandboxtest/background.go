@@ -17,6 +17,40 @@ func (s *suite) background(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	t.Run("InputAgain", func(t *testing.T) {
+		st := b.Start(&dsecv1.StartCommandRequest{Command: reader()})
+		id := st.Next().GetStarted().GetId()
+		place := func(offset int64, data string, end bool) error {
+			_, err := b.N.Commands.SendInput(b.Ctx, &dsecv1.SendInputRequest{SandboxId: b.ID, CommandId: id, Data: []byte(data), Close: end, Writer: "w", Offset: offset})
+			return err
+		}
+		for _, p := range []struct {
+			offset int64
+			data   string
+		}{{0, "one "}, {0, "one "}, {4, "two "}, {0, "one two "}, {4, "two three"}} {
+			if err := place(p.offset, p.data, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		WantCode(t, place(40, "x", false), connect.CodeInvalidArgument, "missing")
+		WantCode(t, place(-1, "x", false), connect.CodeInvalidArgument, "offset")
+		send(t, id, " and all", false) // without a place it is appended
+		if err := place(13, "", true); err != nil {
+			t.Fatal(err)
+		}
+		if text, _ := Text(st.All(), 0); text != "one two three and all" {
+			t.Errorf("it read %q", text)
+		}
+		WantCode(t, place(13, "", true), connect.CodeFailedPrecondition, "exited")
+		_, err := b.N.Commands.SendInput(b.Ctx, &dsecv1.SendInputRequest{SandboxId: b.ID, CommandId: id, Offset: 3})
+		WantCode(t, err, connect.CodeInvalidArgument, "writer")
+	})
+	t.Run("InputClosed", func(t *testing.T) {
+		id := b.Detach(reader()).Id
+		send(t, id, "", true)
+		_, err := b.N.Commands.SendInput(b.Ctx, &dsecv1.SendInputRequest{SandboxId: b.ID, CommandId: id, Data: []byte("late")})
+		WantCode(t, err, connect.CodeFailedPrecondition) // closed, or exited meanwhile
+	})
 	t.Run("OutlivesItsClient", func(t *testing.T) {
 		st := b.Start(&dsecv1.StartCommandRequest{Command: reader()})
 		id := st.Next().GetStarted().GetId()

@@ -24,6 +24,15 @@ func (s *suite) restart(t *testing.T) {
 	st := running.Start(&dsecv1.StartCommandRequest{OperationId: "counter", Command: &dsecv1.CommandSpec{Shell: script}})
 	id := st.Next().GetStarted().GetId()
 	got, offset := st.Until("20\n")
+	reader := running.Detach(&dsecv1.CommandSpec{Argv: []string{"cat"}, KeepStdinOpen: true}).Id
+	input := func(offset int64, data string, end bool) {
+		t.Helper()
+		if _, err := s.Commands.SendInput(running.Ctx, &dsecv1.SendInputRequest{SandboxId: running.ID, CommandId: reader,
+			Writer: "w", Offset: offset, Data: []byte(data), Close: end}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	input(0, "before ", false)
 	session := running.Session()
 	running.Exec(&dsecv1.CommandSpec{Shell: "cd /tmp", SessionId: session})
 	paused := s.Create(t, nil)
@@ -39,6 +48,10 @@ func (s *suite) restart(t *testing.T) {
 	if now := running.Get(); now.State != dsecv1.SandboxState_SANDBOX_STATE_RUNNING || now.ExpiresAt == nil ||
 		now.ExpiresAt.AsTime().Sub(running.Sandbox.ExpiresAt.AsTime()).Abs().Seconds() > 5 || now.Spec.Labels["k"] != "v" {
 		t.Errorf("after the restart: %v", now)
+	}
+	input(0, "before after", true) // its sender does not know what had arrived
+	if text, _ := Text(running.Attach(&dsecv1.AttachCommandRequest{CommandId: reader}).All(), 0); text != "before after" {
+		t.Errorf("input across the restart: %q", text)
 	}
 	rest, _ := Text(running.Attach(&dsecv1.AttachCommandRequest{CommandId: id, FromOffset: offset}).All(), 0)
 	var want strings.Builder

@@ -1271,7 +1271,13 @@ type SendInputRequest struct {
 	CommandId string                 `protobuf:"bytes,2,opt,name=command_id,json=commandId,proto3" json:"command_id,omitempty"`
 	Data      []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
 	// Close stdin after data.
-	Close         bool `protobuf:"varint,4,opt,name=close,proto3" json:"close,omitempty"`
+	Close bool `protobuf:"varint,4,opt,name=close,proto3" json:"close,omitempty"`
+	// A name that the sender drew for what it has to say to this command. With it, offset is the place of data in all that
+	// this writer sends, from 0, and what arrived before is not written again: a request whose answer was lost is
+	// sent again as it was. Pieces must be sent one after the other. The last 16 writers of a command are known.
+	// Empty = data is appended as often as it is sent. At most 64 bytes.
+	Writer        string `protobuf:"bytes,5,opt,name=writer,proto3" json:"writer,omitempty"`
+	Offset        int64  `protobuf:"varint,6,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1332,6 +1338,20 @@ func (x *SendInputRequest) GetClose() bool {
 		return x.Close
 	}
 	return false
+}
+
+func (x *SendInputRequest) GetWriter() string {
+	if x != nil {
+		return x.Writer
+	}
+	return ""
+}
+
+func (x *SendInputRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
 }
 
 type SendInputResponse struct {
@@ -2051,14 +2071,16 @@ const file_dsec_v1_command_proto_rawDesc = "" +
 	"\n" +
 	"command_id\x18\x02 \x01(\tR\tcommandId\"@\n" +
 	"\x12GetCommandResponse\x12*\n" +
-	"\acommand\x18\x01 \x01(\v2\x10.dsec.v1.CommandR\acommand\"z\n" +
+	"\acommand\x18\x01 \x01(\v2\x10.dsec.v1.CommandR\acommand\"\xaa\x01\n" +
 	"\x10SendInputRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1d\n" +
 	"\n" +
 	"command_id\x18\x02 \x01(\tR\tcommandId\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x12\x14\n" +
-	"\x05close\x18\x04 \x01(\bR\x05close\"\x13\n" +
+	"\x05close\x18\x04 \x01(\bR\x05close\x12\x16\n" +
+	"\x06writer\x18\x05 \x01(\tR\x06writer\x12\x16\n" +
+	"\x06offset\x18\x06 \x01(\x03R\x06offset\"\x13\n" +
 	"\x11SendInputResponse\"\x80\x01\n" +
 	"\x14SignalCommandRequest\x12\x1d\n" +
 	"\n" +

@@ -913,7 +913,8 @@ func (x *CreateResult) GetError() *Error {
 	return nil
 }
 
-// Error is a per-item error with the same code words as Connect ("resource_exhausted").
+// Error is a per-item error with the same code words as Connect ("resource_exhausted"). As a detail of a Connect error
+// its code is a finer word: "no_such_command" beside not_found, "is_a_directory" beside failed_precondition.
 type Error struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Code          string                 `protobuf:"bytes,1,opt,name=code,proto3" json:"code,omitempty"`

@@ -19,6 +19,7 @@ from dsec import (
     DSecClient,
     DSecContainerRunArgs,
     DSecError,
+    FailedPrecondition,
     InfraFailure,
     InternalError,
     InvalidArgument,
@@ -178,12 +179,32 @@ async def test_results_and_blame(wire: WireServer, sandbox: Sandbox) -> None:
         await sandbox.run_shell("echo \udcff")
 
 
-async def test_input_is_never_sent_twice(wire: WireServer, sandbox: Sandbox) -> None:
-    wire.on("CommandService/SendInput", drop, answer({}))
-    with pytest.raises(ConnectionLost) as e:
-        await sandbox.attach("c1").send_input(b"rm\n")
-    assert len(wire.seen("CommandService/SendInput")) == 1
-    assert e.value.blame == "infra"
+async def test_input_is_repeated_with_its_place(wire: WireServer, sandbox: Sandbox) -> None:
+    """The service drops what it has seen of a writer: the same bytes have the same place, the next another."""
+    wire.on("CommandService/SendInput", drop, answer({}), answer({}), answer({}))
+    command = sandbox.attach("c1")
+    await command.send_input(b"rm\n")
+    await command.send_input("ls\n")
+    await command.close_input()
+    first, again, second, last = (r.json for r in wire.seen("CommandService/SendInput"))
+    assert first == again
+    assert [r["offset"] for r in (first, second, last)] == ["0", "3", "6"]
+    assert len({r["writer"] for r in (first, second, last)}) == 1
+    assert last["close"]
+
+
+async def test_input_that_failed_is_another_writers(wire: WireServer, sandbox: Sandbox) -> None:
+    wire.on("CommandService/SendInput", refuse("failed_precondition", "stdin is closed", 412), answer({}))
+    command = sandbox.attach("c1")
+    with pytest.raises(FailedPrecondition):
+        await command.send_input(b"abc")
+    await command.send_input(b"def")
+    first, second = (r.json for r in wire.seen("CommandService/SendInput"))
+    assert first["writer"] != second["writer"]
+    assert second["offset"] == "0"
+
+
+async def test_what_cannot_be_repeated_is_not(wire: WireServer, sandbox: Sandbox) -> None:
     wire.on("FileService/MoveFile", drop)
     with pytest.raises(ConnectionLost):
         await sandbox.files.move("a", "b")

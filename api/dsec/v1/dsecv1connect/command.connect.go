@@ -74,11 +74,13 @@ type CommandServiceClient interface {
 	// StartCommand starts a command and streams its events. The first is `started`. A stream that ends without
 	// `ended` says nothing about the command: attach again.
 	StartCommand(context.Context, *v1.StartCommandRequest) (*connect.ServerStreamForClient[v1.StartCommandResponse], error)
-	// AttachCommand streams a command's output from an offset, and its end.
+	// AttachCommand streams a command's output from an offset, and its end. It reads in every state of the sandbox:
+	// while it is stopping the stream goes on to the command's end, which comes with the sandbox's.
 	AttachCommand(context.Context, *v1.AttachCommandRequest) (*connect.ServerStreamForClient[v1.AttachCommandResponse], error)
 	ListCommands(context.Context, *v1.ListCommandsRequest) (*v1.ListCommandsResponse, error)
 	GetCommand(context.Context, *v1.GetCommandRequest) (*v1.GetCommandResponse, error)
-	// SendInput writes to a running command's stdin or terminal, and returns when it was written.
+	// SendInput writes to a running command's stdin or terminal, and returns when it was written. It fails with
+	// failed_precondition when the command has ended or its stdin is closed.
 	SendInput(context.Context, *v1.SendInputRequest) (*v1.SendInputResponse, error)
 	// SignalCommand sends a signal to the command's leader, or to its whole tree.
 	SignalCommand(context.Context, *v1.SignalCommandRequest) (*v1.SignalCommandResponse, error)
@@ -284,11 +286,13 @@ type CommandServiceHandler interface {
 	// StartCommand starts a command and streams its events. The first is `started`. A stream that ends without
 	// `ended` says nothing about the command: attach again.
 	StartCommand(context.Context, *v1.StartCommandRequest, *connect.ServerStream[v1.StartCommandResponse]) error
-	// AttachCommand streams a command's output from an offset, and its end.
+	// AttachCommand streams a command's output from an offset, and its end. It reads in every state of the sandbox:
+	// while it is stopping the stream goes on to the command's end, which comes with the sandbox's.
 	AttachCommand(context.Context, *v1.AttachCommandRequest, *connect.ServerStream[v1.AttachCommandResponse]) error
 	ListCommands(context.Context, *v1.ListCommandsRequest) (*v1.ListCommandsResponse, error)
 	GetCommand(context.Context, *v1.GetCommandRequest) (*v1.GetCommandResponse, error)
-	// SendInput writes to a running command's stdin or terminal, and returns when it was written.
+	// SendInput writes to a running command's stdin or terminal, and returns when it was written. It fails with
+	// failed_precondition when the command has ended or its stdin is closed.
 	SendInput(context.Context, *v1.SendInputRequest) (*v1.SendInputResponse, error)
 	// SignalCommand sends a signal to the command's leader, or to its whole tree.
 	SignalCommand(context.Context, *v1.SignalCommandRequest) (*v1.SignalCommandResponse, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import secrets as random_words
 import signal as signals
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
@@ -90,6 +91,8 @@ class Command:
         self.id = command_id
         self.operation_id = operation_id
         self._end: CommandEnd | None = None
+        self._input = asyncio.Lock()
+        self._writer, self._written = _new_writer(), 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} in sandbox {self.sandbox_id}>"
@@ -174,16 +177,27 @@ class Command:
 
     async def send_input(self, data: bytes | str, *, close: bool = False) -> None:
         """Write to its stdin or terminal; returns when it was written. Needs a command started with
-        keep_stdin_open=True or a terminal. Not repeated when the connection breaks: it would arrive twice."""
+        keep_stdin_open=True or a terminal. Each piece says where it belongs: when the connection breaks it is sent
+        again, and arrives once. Calls on one handle are carried out one after the other."""
         raw = data.encode() if isinstance(data, str) else bytes(data)
-        for at in range(0, max(len(raw), 1), _INPUT):
-            piece, last = raw[at : at + _INPUT], at + _INPUT >= len(raw)
-            body = self._body(data=codec.encode_octets(piece), close=close and last)
-            await self._t.unary("CommandService/SendInput", body, safe=False, timeout=math.inf)
+        async with self._input:
+            for at in range(0, max(len(raw), 1), _INPUT):
+                await self._send(raw[at : at + _INPUT], close and at + _INPUT >= len(raw))
 
     async def close_input(self) -> None:
         """Close its stdin: it reads the end."""
-        await self._t.unary("CommandService/SendInput", self._body(close=True), safe=True)
+        async with self._input:
+            await self._send(b"", True)
+
+    async def _send(self, piece: bytes, close: bool) -> None:
+        body = self._body(data=codec.encode_octets(piece), close=close, writer=self._writer, offset=str(self._written))
+        try:
+            await self._t.unary("CommandService/SendInput", body, safe=True, timeout=math.inf)
+        except BaseException:
+            # How much of it arrived is not known: what comes next is a new writer's.
+            self._writer, self._written = _new_writer(), 0
+            raise
+        self._written += len(piece)
 
     def _body(self, **fields: Any) -> Json:
         return {"sandboxId": self.sandbox_id, "commandId": self.id, **without_defaults(**fields)}
@@ -200,6 +214,10 @@ class Terminal(Command):
 
 _INPUT = 1 << 20
 """Bytes of one SendInput."""
+
+
+def _new_writer() -> str:
+    return random_words.token_hex(16)
 
 
 def _from(piece: Output, position: int) -> Output | None:
