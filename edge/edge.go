@@ -26,6 +26,7 @@ type Edge struct {
 	stages *stages
 	keys   *keys
 	admit  *admission
+	tidy   tidy
 
 	closing   chan struct{} // closed by Close
 	closeOnce sync.Once

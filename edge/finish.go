@@ -147,8 +147,9 @@ func (b *box) endCommand(c *command, result *dsecv1.CommandResult) {
 	if c.session != nil {
 		c.session.next(c)
 	}
-	b.e.spawn(func() { // nobody waits for this
+	b.e.tidy.later(b.e, func() {
 		b.clearGroup(group, !launched)
+		b.prepareGroup()
 		b.compact()
 	})
 }
@@ -183,6 +184,16 @@ func (b *box) clearGroup(g sandbox.Group, kill bool) {
 		b.mu.Lock()
 		b.leftover = append(b.leftover, keep...)
 		b.mu.Unlock()
+	}
+}
+
+// prepareGroup makes the group of the command that is likely to come next.
+func (b *box) prepareGroup() {
+	b.mu.Lock()
+	inst, next, runs := b.inst, record.CommandID(b.log.LastOrder()+1), b.machine.State() == sandbox.StateRunning
+	b.mu.Unlock()
+	if p, ok := inst.(sandbox.GroupPreparer); ok && runs {
+		p.PrepareGroup(next)
 	}
 }
 

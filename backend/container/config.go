@@ -20,6 +20,9 @@ type Config struct {
 	// AttachMounts makes the driver work as it has to on kernels below 6.15, where layers must be attached.
 	AttachMounts bool
 
+	// FirstGroup is the name of the control group that a sandbox's first command will ask for; shells have it ready.
+	FirstGroup string
+
 	Warm      int   // shells kept ready; 0 = 16
 	MaxShells int   // shells in all, ready and in use; 0 = 4096
 	Parallel  int   // shells being made at once; 0 = 2

@@ -120,6 +120,9 @@ func (d *Driver) build(ctx context.Context, sh *shell) error {
 	if err := sh.groups.Divide(); err != nil {
 		return err
 	}
+	if d.cfg.FirstGroup != "" {
+		sh.groups.PrepareCommand(d.cfg.FirstGroup)
+	}
 	if err := failpoint.Hit("container/ready"); err != nil {
 		return err
 	}

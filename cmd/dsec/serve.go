@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/cluster/apiserver"
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 	"github.com/spf13/cobra"
 )
@@ -64,6 +65,9 @@ func newServe() *cobra.Command {
 			}
 			defer lock.Close()
 			log.Info("starts", "version", buildVersion())
+			if err := linux.SetTimerSlack(timerSlack); err != nil {
+				log.Debug("timers stay exact", "err", err)
+			}
 			if err := run(cmd.Context(), &f, d, log); err != nil {
 				log.Error("ends", "err", err)
 				return err
@@ -85,6 +89,9 @@ func newServe() *cobra.Command {
 	fl.BoolVar(&f.listenFDs, "listen-fds", false, "apiserver: descriptors 3 and 4 are the two listening sockets")
 	return cmd
 }
+
+// timerSlack is how late timers of a server may be.
+const timerSlack = 300 * time.Microsecond
 
 // waitLock takes a role's lock, and waits for a predecessor that is ending.
 func waitLock(ctx context.Context, path string) (*os.File, error) {

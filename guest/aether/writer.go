@@ -23,7 +23,9 @@ type writer struct {
 	acks     map[string]int64
 	releases []string
 	flushing bool
-	flushers sync.WaitGroup
+
+	releasing bool // a timer will look at releases
+	flushers  sync.WaitGroup
 }
 
 func (w *writer) init(c *Conn) {
@@ -148,11 +150,34 @@ func (w *writer) ack(command string, offset int64) {
 	w.kick()
 }
 
+// release is in no hurry: it goes out with the next request, when several are at hand, or after a while. Sent at
+// once it would wake dsec-init while the command's result is on its way to who waits for it.
 func (w *writer) release(command string) {
 	w.mu.Lock()
 	w.releases = append(w.releases, command)
-	w.kick()
+	if len(w.releases) >= manyReleases {
+		w.kick()
+		return
+	}
+	if !w.releasing {
+		w.releasing = true
+		time.AfterFunc(releaseAfter, func() {
+			w.mu.Lock()
+			w.releasing = false
+			if len(w.releases) == 0 {
+				w.mu.Unlock()
+				return
+			}
+			w.kick()
+		})
+	}
+	w.mu.Unlock()
 }
+
+const (
+	manyReleases = 16
+	releaseAfter = 20 * time.Millisecond
+)
 
 // kick starts the flusher when there is none. mu is held, and released.
 func (w *writer) kick() {

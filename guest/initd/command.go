@@ -149,7 +149,7 @@ func (c *command) finish() {
 	}
 	c.outlets = nil
 	if c.killFD >= 0 {
-		unix.Close(c.killFD)
+		rawClose(c.killFD)
 		c.killFD = -1
 	}
 	if s := c.session; s != nil {

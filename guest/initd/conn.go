@@ -1,6 +1,8 @@
 package initd
 
 import (
+	"time"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/opendsec/dsec/guest/wire"
@@ -12,6 +14,10 @@ const (
 	maxPending = 4 << 20  // queued replies at which no more requests are read
 	maxQueued  = 16       // descriptors received ahead of their frame
 	burst      = 8        // frames of output sent before the loop looks elsewhere
+
+	smallReplies = 8 << 10              // replies that are sent together with output
+	maxFrame     = wire.MaxData + 1<<10 // of output, its head included
+	soon         = 2 * time.Millisecond // how long a reply waits for company
 )
 
 // source has frames to send on a connection: output of a command, a stream.
@@ -41,7 +47,8 @@ type conn struct {
 	sent    int      //
 	active  []source // with frames to send, in turn
 	streams map[uint32]*stream
-	dirty   bool // in the loop's list of connections to flush
+	dirty   bool  // in the loop's list of connections to flush
+	later   timer // flushes replies that wait for company
 }
 
 func (i *Init) newConn(fd int) *conn {
@@ -81,7 +88,7 @@ func (c *conn) receive() {
 		c.in = b
 	}
 	var oob [64]byte
-	n, oobn, flags, _, err := unix.Recvmsg(c.fd, c.in[c.w:], oob[:], unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+	n, oobn, flags, err := rawReceive(c.fd, c.in[c.w:], oob[:])
 	if err == unix.EAGAIN || err == unix.EINTR {
 		return
 	}
@@ -178,8 +185,22 @@ func (c *conn) reply(id uint32, payload func([]byte) []byte) {
 func (c *conn) fail(id uint32, err *wire.Error) { c.send(wire.KindFail, id, err.Append) }
 
 func (c *conn) send(kind wire.Kind, id uint32, payload func([]byte) []byte) {
+	if c.queue(kind, id, payload) {
+		c.touch()
+	}
+}
+
+// replySoon is reply for what is likely to be followed by more in a moment: it goes out with that, or after soon. A
+// short command costs the edge one waking instead of two.
+func (c *conn) replySoon(id uint32, payload func([]byte) []byte) {
+	if c.queue(wire.KindReply, id, payload) && c.later.index == 0 {
+		c.i.timers.set(&c.later, soon, c.touch)
+	}
+}
+
+func (c *conn) queue(kind wire.Kind, id uint32, payload func([]byte) []byte) bool {
 	if c.gone {
-		return
+		return false
 	}
 	var at int
 	c.out, at = wire.Begin(c.out, kind, id)
@@ -187,7 +208,7 @@ func (c *conn) send(kind wire.Kind, id uint32, payload func([]byte) []byte) {
 		c.out = payload(c.out)
 	}
 	c.out = wire.Finish(c.out, at)
-	c.touch()
+	return true
 }
 
 // activate puts a source in line.
@@ -207,33 +228,45 @@ func (c *conn) touch() {
 	}
 }
 
-// flush sends: replies first, then the sources in turn. It stops when the socket is full or after a burst.
+// flush sends: replies first, then the sources in turn, in as few writes as the buffer allows. It stops when the
+// socket is full or after a burst.
 func (c *conn) flush() {
 	for n := 0; !c.gone; {
-		if c.sent < len(c.out) {
-			if !c.write(c.out[c.sent:], true) {
+		b := c.i.scratch[:0]
+		if rest := c.out[c.sent:]; len(rest) > smallReplies || len(rest) > 0 && len(c.active) == 0 {
+			if !c.write(rest, true) {
 				break
 			}
 			continue
+		} else {
+			b = append(b, rest...)
 		}
 		c.resetOut()
-		if len(c.active) == 0 {
+		again := false
+		for len(c.active) > 0 && cap(b)-len(b) >= maxFrame {
+			if n++; n > burst {
+				again = true
+				break
+			}
+			s := c.active[0]
+			c.active = c.active[1:]
+			*s.queued() = false
+			frame, more := s.produce(b)
+			if more {
+				*s.queued() = true
+				c.active = append(c.active, s)
+			}
+			b = frame
+		}
+		if len(b) > 0 && !c.write(b, false) {
 			break
 		}
-		if n++; n > burst {
+		if again {
 			c.touch()
 			break
 		}
-		s := c.active[0]
-		c.active = c.active[1:]
-		*s.queued() = false
-		frame, more := s.produce(c.i.scratch[:0])
-		if more {
-			*s.queued() = true
-			c.active = append(c.active, s)
-		}
-		if len(frame) > 0 {
-			c.write(frame, false)
+		if len(c.active) == 0 && c.sent == len(c.out) {
+			break
 		}
 	}
 	if !c.gone {
@@ -243,7 +276,7 @@ func (c *conn) flush() {
 
 // write sends what the socket takes. queued tells that b is c.out's rest; otherwise the rest is queued.
 func (c *conn) write(b []byte, queued bool) bool {
-	n, err := unix.SendmsgN(c.fd, b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	n, err := rawSend(c.fd, b)
 	if err == unix.EAGAIN || err == unix.EINTR || err == unix.ENOBUFS {
 		n, err = 0, nil
 	}
@@ -276,6 +309,7 @@ func (c *conn) close() {
 		return
 	}
 	c.gone = true
+	c.i.timers.stop(&c.later)
 	c.i.poll.del(c.fd)
 	unix.Close(c.fd)
 	for _, fd := range c.fds {

@@ -105,7 +105,7 @@ func (i *Init) collect() {
 
 func (l *launch) over(pid int, err *wire.Error) {
 	for _, fd := range l.closes {
-		unix.Close(fd)
+		rawClose(fd)
 	}
 	l.done(pid, err)
 }

@@ -92,6 +92,7 @@ func newInit() (*Init, error) {
 	if i.poll, err = newPoller(); err != nil {
 		return nil, err
 	}
+	i.poll.alone = i.workers.idling
 	if i.timers, err = newTimers(i.poll); err != nil {
 		return nil, err
 	}
@@ -145,12 +146,12 @@ func (i *Init) call(f func()) {
 
 func (i *Init) nudge() {
 	one := [8]byte{1}
-	_, _ = unix.Write(i.wake, one[:])
+	_, _ = rawWrite(i.wake, one[:])
 }
 
 func (i *Init) drainPosts() {
 	var b [8]byte
-	_, _ = unix.Read(i.wake, b[:])
+	_, _ = rawRead(i.wake, b[:])
 	i.mu.Lock()
 	posts, calls := i.posts, i.calls
 	i.posts, i.calls = nil, nil
@@ -167,8 +168,7 @@ func (i *Init) drainPosts() {
 func (i *Init) reap() {
 	i.collect() // a start that is complete comes before its end
 	for {
-		var ws unix.WaitStatus
-		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG|unix.WALL, nil)
+		pid, ws, err := rawReap()
 		if err == unix.EINTR {
 			continue
 		}
@@ -192,7 +192,7 @@ func (i *Init) reap() {
 func (i *Init) watchChildren(childFD int) error {
 	err := i.poll.add(childFD, unix.EPOLLIN, fdWatcher(func() {
 		var b [8]byte
-		_, _ = unix.Read(childFD, b[:])
+		_, _ = rawRead(childFD, b[:])
 		i.reap()
 	}))
 	if err != nil {

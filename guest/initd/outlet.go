@@ -48,7 +48,7 @@ func (o *outlet) pending() int {
 	if o.eof {
 		return 0
 	}
-	n, err := unix.IoctlGetInt(o.fd, unix.TIOCINQ)
+	n, err := rawPending(o.fd)
 	if err != nil {
 		return 0
 	}
@@ -77,7 +77,7 @@ func (o *outlet) read() bool {
 		return false
 	}
 	buf := c.out.space(minSpace)
-	n, err := unix.Read(o.fd, buf)
+	n, err := rawRead(o.fd, buf)
 	switch {
 	case err == unix.EINTR:
 		return true
@@ -103,7 +103,7 @@ func (o *outlet) read() bool {
 
 // discard reads once into nothing.
 func (o *outlet) discard() {
-	n, err := unix.Read(o.fd, o.i.scratch)
+	n, err := rawRead(o.fd, o.i.scratch)
 	switch {
 	case err == unix.EAGAIN || err == unix.EINTR:
 	case err != nil || n == 0:
@@ -168,7 +168,7 @@ func (o *outlet) close() {
 		o.onInput.fd = -1
 		o.onInput.failAll()
 	}
-	unix.Close(o.fd)
+	rawClose(o.fd)
 	for k, d := range o.i.drains {
 		if d == o {
 			o.i.drains = append(o.i.drains[:k], o.i.drains[k+1:]...)

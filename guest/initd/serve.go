@@ -3,6 +3,7 @@ package initd
 import (
 	"golang.org/x/sys/unix"
 
+	"github.com/opendsec/dsec/guest/users"
 	"github.com/opendsec/dsec/guest/wire"
 )
 
@@ -12,7 +13,7 @@ func (i *Init) serve(c *conn, h wire.Header, p []byte, fds []int) {
 	defer func() {
 		for _, fd := range fds {
 			if fd >= 0 {
-				unix.Close(fd)
+				rawClose(fd)
 			}
 		}
 	}()
@@ -94,6 +95,8 @@ func (i *Init) enter(c *conn, id uint32, m *wire.Claim, fds []int) error {
 		return err
 	}
 	c.reply(id, nil)
+	// The first command will most likely be this user's.
+	i.withUser("", func(users.User, *wire.Error) {})
 	return nil
 }
 

@@ -92,11 +92,11 @@ func (s *session) pipes(l *launch) *wire.Error {
 		}
 		return noDescriptors
 	}
-	r, w, err := pipe()
+	r, w, err := rawPipe()
 	if err != nil {
 		return fail()
 	}
-	_ = unix.SetNonblock(w, true)
+	rawNonblock(w)
 	s.script = &inlet{i: s.i, fd: w}
 	give(r, &l.user)
 	l.stdio[0], l.closes = r, append(l.closes, r)
@@ -110,11 +110,11 @@ func (s *session) pipes(l *launch) *wire.Error {
 		l.stdio[1+k], l.closes = w, append(l.closes, w)
 		s.outlets = append(s.outlets, o)
 	}
-	if r, w, err = pipe(); err != nil {
+	if r, w, err = rawPipe(); err != nil {
 		return fail()
 	}
 	l.extra, l.closes = w, append(l.closes, w)
-	_ = unix.SetNonblock(r, true)
+	rawNonblock(r)
 	s.status = r
 	if s.i.poll.add(r, unix.EPOLLIN, fdWatcher(s.readStatus)) != nil {
 		return fail()
@@ -144,7 +144,7 @@ func (s *session) say(statement []byte) {
 // readStatus takes the shell's reports.
 func (s *session) readStatus() {
 	var b [512]byte
-	n, err := unix.Read(s.status, b[:])
+	n, err := rawRead(s.status, b[:])
 	switch {
 	case err == unix.EAGAIN || err == unix.EINTR:
 	case err != nil || n <= 0:

@@ -189,11 +189,11 @@ func (i *Init) stdio(cmd *command, l *launch, m *wire.Start, u *users.User) *wir
 	}
 	l.stdio[0] = i.stage.Null
 	if m.Stdin {
-		r, w, err := pipe()
+		r, w, err := rawPipe()
 		if err != nil {
 			return noDescriptors
 		}
-		_ = unix.SetNonblock(w, true)
+		rawNonblock(w)
 		give(r, u)
 		l.stdio[0], l.closes = r, append(l.closes, r)
 		cmd.input = &inlet{i: i, fd: w}
@@ -215,12 +215,6 @@ func (i *Init) stdio(cmd *command, l *launch, m *wire.Start, u *users.User) *wir
 
 var noDescriptors = &wire.Error{Code: wire.CodeExhausted, Message: "no descriptors for one more command"}
 
-func pipe() (r, w int, err error) {
-	var p [2]int
-	err = unix.Pipe2(p[:], unix.O_CLOEXEC)
-	return p[0], p[1], err
-}
-
 // give makes a command's user the owner of its end of a pipe, so that it may open /dev/stdout and its like again.
 func give(fd int, u *users.User) {
 	if u.UID != 0 {
@@ -230,11 +224,11 @@ func give(fd int, u *users.User) {
 
 // outputPipe makes a pipe whose reading end is watched.
 func (i *Init) outputPipe(stream wire.Stream, cmd *command) (*outlet, int, error) {
-	r, w, err := pipe()
+	r, w, err := rawPipe()
 	if err != nil {
 		return nil, -1, err
 	}
-	_ = unix.SetNonblock(r, true)
+	rawNonblock(r)
 	o, err := i.newOutlet(r, stream, cmd)
 	if err != nil {
 		unix.Close(r)

@@ -33,6 +33,9 @@ func (w *workers) do(f func()) bool {
 	return true
 }
 
+// idling tells whether no worker has a job. Loop only.
+func (w *workers) idling() bool { return w.idle >= w.count && len(w.jobs) == 0 }
+
 // staff starts a worker when more jobs wait than workers.
 func (w *workers) staff() {
 	if w.count < maxWorkers && w.idle < len(w.jobs) {

@@ -85,7 +85,7 @@ func (n *Nursery) Result() (s *Script, ok bool) {
 		return nil, false
 	}
 	var b [8]byte
-	unix.Read(n.eventFD, b[:])
+	unix.RawSyscall(unix.SYS_READ, uintptr(n.eventFD), uintptr(unsafe.Pointer(&b)), 8)
 	s, n.script = n.script, nil
 	s.pid = int(n.st.cloned)
 	if f := n.st.failed; f != 0 {

@@ -28,6 +28,7 @@ type Script struct {
 	mapped bool // mem is the script's own mapping
 	n      *Nursery
 	pid    int
+	pidfd  *int32 // in mem
 	failed int
 }
 
@@ -54,7 +55,7 @@ func (s *Script) Free() {
 	if s.mapped {
 		unix.Munmap(s.mem)
 	}
-	s.ops, s.mem = nil, nil
+	s.ops, s.mem, s.pidfd = nil, nil, nil
 }
 
 // Do appends a step and returns its index.
@@ -70,6 +71,34 @@ func (s *Script) Do(flags uint32, nr int, args ...uintptr) int {
 func (s *Script) Fork() int {
 	flags := unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PARENT_SETTID | int(unix.SIGCHLD)
 	return s.Do(fork, unix.SYS_CLONE, uintptr(flags), 0, uintptr(unsafe.Pointer(&s.n.st.pid)), 0, 0)
+}
+
+// cloneArgs is the kernel's struct clone_args.
+type cloneArgs struct {
+	flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls, setTID, setTIDSize, cgroup uint64
+}
+
+// Clone appends a fork like Fork's whose child begins in new namespaces (flags, CLONE_NEW*) and in a v2 control group,
+// with default signal actions. PIDFD tells its descriptor afterwards.
+func (s *Script) Clone(flags uint64, cgroup int) int {
+	fd := s.Bytes(make([]byte, 8))
+	s.pidfd = (*int32)(unsafe.Pointer(&s.mem[fd-uintptr(unsafe.Pointer(&s.mem[0]))]))
+	*s.pidfd = -1
+	args := cloneArgs{
+		flags: flags | unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_PARENT_SETTID | unix.CLONE_PIDFD |
+			unix.CLONE_INTO_CGROUP | unix.CLONE_CLEAR_SIGHAND,
+		pidfd: uint64(fd), parentTID: uint64(uintptr(unsafe.Pointer(&s.n.st.pid))), exitSignal: uint64(unix.SIGCHLD), cgroup: uint64(cgroup),
+	}
+	const size = int(unsafe.Sizeof(args))
+	return s.Do(fork, unix.SYS_CLONE3, s.Bytes((*[size]byte)(unsafe.Pointer(&args))[:]), uintptr(size))
+}
+
+// PIDFD is the descriptor of the child that Clone made, -1 if there is none.
+func (s *Script) PIDFD() int {
+	if s.pidfd == nil {
+		return -1
+	}
+	return int(*s.pidfd)
 }
 
 // Bytes copies b into the script's memory, 8-byte aligned, and returns its address there.

@@ -26,7 +26,7 @@ func (s *Stage) Enter(root int, hostname string, shm int64) error {
 	if err := needDir("tmp", 0o1777); err != nil {
 		return wrap("make /tmp", err)
 	}
-	if err := pivot(); err != nil {
+	if err := s.pivot(); err != nil {
 		return wrap("enter root", err)
 	}
 	if shm > 0 && shm != DefaultShm {
@@ -81,8 +81,25 @@ func needDir(name string, mode uint32) error {
 	}
 }
 
-// pivot makes the current directory the root and drops the old one.
-func pivot() error {
+// pivot makes the current directory the root of the mount namespace and drops all else: the stage, and the tree that
+// the stage was made on.
+func (s *Stage) pivot() error {
+	root, err := unix.Open(".", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(root)
+	if err := unix.Fchdir(s.below); err != nil {
+		return err
+	}
+	if err := unix.Chroot("."); err != nil {
+		return err
+	}
+	unix.Close(s.below)
+	s.below = -1
+	if err := unix.Fchdir(root); err != nil {
+		return err
+	}
 	if err := unix.PivotRoot(".", "."); err != nil {
 		return err
 	}

@@ -13,9 +13,12 @@ type Stage struct {
 	Pts int
 	// Null is /dev/null.
 	Null int
+
+	below int // the root that the stage lies on (O_PATH)
 }
 
-// Prepare builds the stage at dir, an empty directory, and pivots into it.
+// Prepare builds the stage at dir, an empty directory, and makes it the root of this process. What lies below goes
+// with Enter: to pivot twice would cost as much again, for the kernel looks at every task of the machine.
 func Prepare(dir string) (*Stage, error) {
 	if err := mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return nil, wrap("make mounts private", err)
@@ -38,8 +41,12 @@ func Prepare(dir string) (*Stage, error) {
 	if err := s.dev(); err != nil {
 		return nil, err
 	}
-	if err := pivot(); err != nil {
-		return nil, wrap("leave the host's tree", err)
+	var err error
+	if s.below, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, wrap("open root", err)
+	}
+	if err := unix.Chroot("."); err != nil {
+		return nil, wrap("enter stage", err)
 	}
 	return s, loopbackUp()
 }

@@ -53,7 +53,6 @@ func ReceiveFiles(c *net.UnixConn, buf []byte) (int, []*os.File, error) {
 			continue
 		}
 		for _, fd := range fds {
-			unix.CloseOnExec(fd)
 			files = append(files, os.NewFile(uintptr(fd), "passed"))
 		}
 	}

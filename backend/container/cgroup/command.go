@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -26,11 +27,11 @@ func (s *Sandbox) MakeCommand(name string) (*Command, error) {
 	if err := s.room(); err != nil {
 		return nil, err
 	}
-	if err := os.Mkdir(c.dir, 0o755); err != nil {
+	if err := os.Mkdir(c.dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) { // it may have been prepared
 		return nil, fmt.Errorf("make control group of command: %w", err)
 	}
 	for _, f := range []string{"cgroup.procs", "cgroup.kill"} {
-		h, err := os.OpenFile(c.dir+"/"+f, os.O_WRONLY, 0)
+		h, err := linux.OpenPlain(c.dir+"/"+f, os.O_WRONLY)
 		if err != nil {
 			_ = c.Remove()
 			return nil, err
@@ -44,6 +45,9 @@ func (s *Sandbox) MakeCommand(name string) (*Command, error) {
 	}
 	return c, nil
 }
+
+// PrepareCommand makes a command's group ahead of time, where that is possible.
+func (s *Sandbox) PrepareCommand(name string) { _ = os.Mkdir(s.dir+"/work/"+name, 0o755) }
 
 // room refuses one more command where the processes have reached their limit: v2 takes a process that joins a group
 // whatever the limit says, and only its children are refused. On hybrid hosts the fork itself fails.
@@ -198,7 +202,7 @@ func (c *Command) Remove() error {
 
 // readInt reads a file that holds one number.
 func readInt(path string) (int64, error) {
-	b, err := os.ReadFile(path)
+	b, err := linux.ReadPlain(path)
 	if err != nil {
 		return 0, err
 	}
@@ -207,7 +211,7 @@ func readInt(path string) (int64, error) {
 
 // readKey reads the number behind a key in a file of "key number" lines.
 func readKey(path, key string) (int64, error) {
-	b, err := os.ReadFile(path)
+	b, err := linux.ReadPlain(path)
 	if err != nil {
 		return 0, err
 	}

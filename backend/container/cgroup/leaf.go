@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -101,7 +102,7 @@ func enable(dir string, must, may []string) error {
 }
 
 func words(path string) (map[string]bool, error) {
-	b, err := os.ReadFile(path)
+	b, err := linux.ReadPlain(path)
 	if err != nil {
 		return nil, err
 	}

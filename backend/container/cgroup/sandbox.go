@@ -6,7 +6,9 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -44,11 +46,13 @@ func (s *Sandbox) Make() error {
 
 // Birth opens the group that dsec-init is cloned into: work, which is then the root of what the sandbox sees as its
 // control groups. It makes that its namespace and leaves for init at once.
-func (s *Sandbox) Birth() (*os.File, error) { return os.Open(s.dir + "/work") }
+func (s *Sandbox) Birth() (*os.File, error) {
+	return linux.OpenPlain(s.dir+"/work", os.O_RDONLY|syscall.O_DIRECTORY)
+}
 
 // InitProcs opens the file by which dsec-init joins init.
 func (s *Sandbox) InitProcs() (*os.File, error) {
-	return os.OpenFile(s.dir+"/init/cgroup.procs", os.O_WRONLY, 0)
+	return linux.OpenPlain(s.dir+"/init/cgroup.procs", os.O_WRONLY)
 }
 
 // Divide makes work one that is divided between commands, so that memory kills are counted for each. Call it once
@@ -65,7 +69,7 @@ func (s *Sandbox) Divide() error {
 func (s *Sandbox) TaskFiles() ([]*os.File, error) {
 	var out []*os.File
 	for _, root := range s.tree.roots()[1:] {
-		f, err := os.OpenFile(filepath.Join(root, s.name, "tasks"), os.O_WRONLY, 0)
+		f, err := linux.OpenPlain(filepath.Join(root, s.name, "tasks"), os.O_WRONLY)
 		if err != nil {
 			for _, o := range out {
 				o.Close()

@@ -45,7 +45,7 @@ func (s *Sandbox) Stats() (sandbox.Stats, error) {
 			{&cpu, s.v1("cpuacct", "cpuacct.usage")}}
 	}
 	for _, f := range fields {
-		b, err := os.ReadFile(f.path)
+		b, err := linux.ReadPlain(f.path)
 		if err != nil {
 			return st, err
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -173,14 +174,4 @@ func (t *Tree) Close() error {
 	return errors.Join(errs...)
 }
 
-func write(path, value string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(value)
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	return err
-}
+func write(path, value string) error { return linux.WritePlain(path, value) }

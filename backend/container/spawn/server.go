@@ -7,10 +7,12 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 
+	"github.com/opendsec/dsec/guest/nursery"
 	"github.com/opendsec/dsec/internal/linux"
 )
 
@@ -32,6 +34,37 @@ const IDRange = 65536
 const cloneFlags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET |
 	syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC
 
+// server is what the spawner keeps.
+type server struct {
+	cloner *nursery.Cloner
+	null   *os.File
+	env    []string
+}
+
+// newServer prepares this process for cloning.
+func newServer(initEnv []string) (*server, error) {
+	// The cloning thread inherits the mounts of this one. That other goroutines run here later does not matter: all that
+	// they open is in /proc.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	exe, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return nil, err
+	}
+	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := linux.BareRoot(); err != nil {
+		return nil, err
+	}
+	c, err := nursery.NewCloner(int(exe.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	return &server{cloner: c, null: null, env: initEnv}, exe.Close()
+}
+
 // Serve answers requests on the socket at descriptor fd until the other side closes it.
 func Serve(fd int, initEnv []string) error {
 	f := os.NewFile(uintptr(fd), "edge")
@@ -46,6 +79,10 @@ func Serve(fd int, initEnv []string) error {
 	}
 	go reap()
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP) // the edge decides when we end
+	srv, err := newServer(initEnv)
+	if err != nil {
+		return fmt.Errorf("prepare: %w", err)
+	}
 	buf := make([]byte, 4096)
 	for {
 		n, files, err := linux.ReceiveFiles(conn, buf)
@@ -55,7 +92,7 @@ func Serve(fd int, initEnv []string) error {
 		if err != nil {
 			return fmt.Errorf("receive request: %w", err)
 		}
-		pid, pidfd, err := start(string(buf[:n]), files, initEnv)
+		pid, pidfd, err := srv.start(string(buf[:n]), files)
 		for _, f := range files {
 			f.Close()
 		}
@@ -71,7 +108,7 @@ func Serve(fd int, initEnv []string) error {
 	}
 }
 
-func start(msg string, files []*os.File, env []string) (int, *os.File, error) {
+func (s *server) start(msg string, files []*os.File) (int, *os.File, error) {
 	f := strings.Split(msg, " ")
 	if len(f) < 2 || len(files) < 3 {
 		return 0, nil, fmt.Errorf("bad request with %d files", len(files))
@@ -80,39 +117,13 @@ func start(msg string, files []*os.File, env []string) (int, *os.File, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	null, err := os.OpenFile("/dev/null", os.O_RDWR, 0)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer null.Close()
-	std := []uintptr{null.Fd(), null.Fd()}
+	fds := []int{int(s.null.Fd()), int(s.null.Fd())}
 	for _, x := range files[1:] {
-		std = append(std, x.Fd())
+		fds = append(fds, int(x.Fd()))
 	}
-	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(base), Size: IDRange}}
-	pidfd := -1
-	attr := &syscall.ProcAttr{
-		Dir:   "/",
-		Env:   env,
-		Files: std,
-		Sys: &syscall.SysProcAttr{
-			Cloneflags:                 cloneFlags,
-			UidMappings:                ids,
-			GidMappings:                ids,
-			GidMappingsEnableSetgroups: true,
-			// Root of its own namespace before exec: otherwise exec takes all capabilities away.
-			Credential:  &syscall.Credential{Uid: 0, Gid: 0},
-			Setsid:      true,
-			UseCgroupFD: true,
-			CgroupFD:    int(files[0].Fd()),
-			PidFD:       &pidfd,
-		},
-	}
-	pid := 0
-	// An owner of its own: what the kernel limits per user must not be shared by all sandboxes and the node's root.
-	err = linux.AsOwner(uint32(base), func() (err error) {
-		pid, err = syscall.ForkExec("/proc/self/exe", append([]string{"dsec-init", "container"}, f[2:]...), attr)
-		return err
+	pid, pidfd, err := s.cloner.Make(&nursery.Process{
+		Namespaces: cloneFlags, Owner: uint32(base), IDs: IDRange, Cgroup: int(files[0].Fd()), Files: fds,
+		Argv: append([]string{"dsec-init", "container"}, f[2:]...), Env: s.env,
 	})
 	if err != nil {
 		return 0, nil, fmt.Errorf("clone %s: %w", f[0], err)
