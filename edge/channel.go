@@ -180,7 +180,13 @@ func (c *command) resume(ctx context.Context, conn *aether.Conn, s *wire.Command
 	c.mu.Lock()
 	c.acked = from
 	c.mu.Unlock()
-	return conn.Resume(ctx, c.id, from)
+	if err := conn.Resume(ctx, c.id, from); err != nil {
+		return err
+	}
+	// The acknowledgement of what is recorded may have been lost with the connection. With its buffer full of that, the
+	// command would wait for ever: no output would come that could be acknowledged.
+	conn.Ack(c.id, from)
+	return nil
 }
 
 // neverRan ends a command whose start was recorded but that dsec-init does not know: it forgets a command

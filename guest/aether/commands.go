@@ -32,7 +32,7 @@ func (c *Conn) control(ctx context.Context, kind wire.Kind, m *wire.Control) err
 	return err
 }
 
-// Resume makes dsec-init send a command's output from the offset on, and its exit.
+// Resume makes dsec-init send a command's output from the offset on, and its exit. What lies before counts as stored.
 func (c *Conn) Resume(ctx context.Context, command string, offset int64) error {
 	return c.control(ctx, wire.KindResume, &wire.Control{Name: command, Offset: offset})
 }

@@ -293,3 +293,19 @@ func TestInputAgain(t *testing.T) {
 		b.wantCode(send(c, 0, []byte("x"), false), wire.CodeClosed)
 	}
 }
+
+// TestResumeCountsAsStored: a command whose buffer is full of output that the successor has already stored, and that the
+// lost connection did not get to acknowledge, goes on: nothing else would ever tell dsec-init.
+func TestResumeCountsAsStored(t *testing.T) {
+	b := newBox(t, nil)
+	b.r.Hold(true)
+	const size = 1 << 20
+	c := b.start(wire.Start{Argv: []string{"head", "-c", fmt.Sprint(size), "/dev/zero"}})
+	if _, err := b.r.Until(b.ctx, c, func(r *guesttest.Result) bool { return r.End >= 256<<10 }); err != nil {
+		t.Fatal(err)
+	}
+	b.succeed(true)
+	if res := b.wait(c); res.End != size || res.Exit.Code != 0 {
+		t.Errorf("%d bytes, %+v", res.End, res.Exit)
+	}
+}

@@ -133,6 +133,9 @@ func (i *Init) control(c *conn, h wire.Header, m *wire.Control) error {
 		}
 		c.reply(h.ID, nil)
 		cmd.attached, cmd.told, cmd.next = true, false, m.Offset
+		// Who asks from here on has stored what lies before. The buffer may be full of that: then nothing else
+		// would ever be sent that could be acknowledged.
+		cmd.ack(m.Offset)
 		cmd.wantSend()
 		return nil
 	case wire.KindSignal:
