@@ -1,0 +1,49 @@
+package dns_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/opendsec/dsec/policy/network/dns"
+)
+
+func TestBook(t *testing.T) {
+	now := time.Unix(1000, 0)
+	b := dns.NewBook(func() time.Time { return now })
+	a := netip.MustParseAddr("203.0.113.1")
+	n := &node{t: t}
+	o := b.Opener(n)
+	grant := dns.Grant{Key: "k", Name: "example.org", Addresses: []dns.Address{{Addr: a}}, Until: now.Add(10 * time.Second)}
+	if err := o.Open(t.Context(), grant); err != nil || len(n.grants) != 1 {
+		t.Fatal(err, n.grants)
+	}
+	if !b.Answered("k", "example.org", a) || b.Answered("k", "example.net", a) || b.Answered("other", "example.org", a) || b.Answered("k", "example.org", a.Next()) {
+		t.Error("the book is wrong")
+	}
+	n.open = func(dns.Grant) error { return errors.New("no") }
+	grant.Name = "closed.example"
+	if err := o.Open(t.Context(), grant); err == nil || b.Answered("k", "closed.example", a) {
+		t.Error("what could not be opened is in the book")
+	}
+	n.open = nil
+	now = now.Add(10 * time.Second)
+	if b.Answered("k", "example.org", a) {
+		t.Error("still answered after its time")
+	}
+	for i := range 20000 {
+		grant.Name, grant.Until = fmt.Sprint(i), now.Add(time.Minute)
+		if err := o.Open(t.Context(), grant); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !b.Answered("k", "19999", a) {
+		t.Error("the last one is not there")
+	}
+	b.Forget("k")
+	if b.Answered("k", "19999", a) {
+		t.Error("forgotten, and still there")
+	}
+}

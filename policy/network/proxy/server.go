@@ -1,0 +1,257 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// Server is the proxy.
+type Server struct {
+	cfg Config
+
+	mu        sync.Mutex
+	conns     map[*conn]struct{}
+	sandboxes map[string]*sandboxState
+
+	accepted, refused, limited, failed, cut, ended, sent, received atomic.Uint64
+}
+
+// sandboxState is what is counted about one sandbox; guarded by Server.mu.
+type sandboxState struct {
+	conns      map[*conn]struct{}
+	events     *rate.Limiter
+	suppressed int
+}
+
+// maxSandboxes bounds those that are remembered without a connection.
+const maxSandboxes = 1 << 15
+
+// New makes a server; Serve runs it.
+func New(cfg Config) (*Server, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Server{cfg: cfg, conns: map[*conn]struct{}{}, sandboxes: map[string]*sandboxState{}}, nil
+}
+
+// Serve takes connections from the listeners until ctx ends, and closes them. It returns when all connections have
+// ended, or a listener's error.
+func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	errs := make([]error, len(listeners))
+	for i, ln := range listeners {
+		wg.Go(func() {
+			defer cancel()
+			errs[i] = s.accept(ctx, ln, &wg)
+		})
+	}
+	wg.Go(func() { s.watchIdle(ctx) })
+	wg.Go(func() {
+		<-ctx.Done()
+		for _, ln := range listeners {
+			ln.Close()
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for c := range s.conns {
+			c.end("the proxy stops")
+		}
+	})
+	if len(listeners) == 0 {
+		<-ctx.Done()
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// accept waits longer from one error to the next: descriptors may be used up, and come back.
+func (s *Server) accept(ctx context.Context, ln net.Listener, wg *sync.WaitGroup) error {
+	wait := 5 * time.Millisecond
+	for {
+		nc, err := ln.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				nc.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case err != nil:
+			s.cfg.Log.Warn("accept a connection", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait):
+			}
+			wait = min(2*wait, time.Second)
+			continue
+		}
+		wait = 5 * time.Millisecond
+		s.accepted.Add(1)
+		f, err := s.cfg.Origin(nc)
+		if err != nil {
+			s.refused.Add(1)
+			s.cfg.Log.Warn("a connection of unknown origin", "error", err)
+			nc.Close()
+			continue
+		}
+		c := newConn(s, nc, f)
+		if !s.enter(ctx, c) {
+			continue
+		}
+		wg.Go(func() {
+			defer s.leave(c)
+			c.serve(ctx)
+		})
+	}
+}
+
+// enter counts a connection; one too many is closed at once.
+func (s *Server) enter(ctx context.Context, c *conn) bool {
+	most := s.cfg.MaxSandbox
+	if p, ok := s.cfg.Program(c.flow.Key); ok && p.Limits.Connections > 0 {
+		most = min(most, int(p.Limits.Connections))
+	}
+	s.mu.Lock()
+	state := s.state(c.flow.Key)
+	why := ""
+	switch {
+	case ctx.Err() != nil:
+		why = "the proxy stops"
+	case len(s.conns) >= s.cfg.MaxConns:
+		why = "the node has too many connections"
+	case len(state.conns) >= most:
+		why = "too many connections of this sandbox"
+	default:
+		s.conns[c] = struct{}{}
+		state.conns[c] = struct{}{}
+	}
+	s.mu.Unlock()
+	if why != "" {
+		s.limited.Add(1)
+		c.client.reset()
+		s.event(Event{Flow: c.flow, Kind: Limited, Why: why})
+		return false
+	}
+	return true
+}
+
+func (s *Server) leave(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	delete(s.state(c.flow.Key).conns, c)
+}
+
+// state finds or makes what is counted about a sandbox. Call it with mu held.
+func (s *Server) state(key string) *sandboxState {
+	st := s.sandboxes[key]
+	if st == nil {
+		if len(s.sandboxes) >= maxSandboxes {
+			for k, other := range s.sandboxes {
+				if len(other.conns) == 0 {
+					delete(s.sandboxes, k)
+				}
+			}
+		}
+		st = &sandboxState{conns: map[*conn]struct{}{}, events: rate.NewLimiter(10, 100)}
+		s.sandboxes[key] = st
+	}
+	return st
+}
+
+// Recheck looks again at all connections of a sandbox whose policy has changed, and cuts those that it forbids now. It
+// returns how many those are.
+func (s *Server) Recheck(key string) int {
+	s.mu.Lock()
+	var list []*conn
+	if st := s.sandboxes[key]; st != nil {
+		for c := range st.conns {
+			list = append(list, c)
+		}
+	}
+	s.mu.Unlock()
+	n := 0
+	for _, c := range list {
+		if d, ok := c.stillAllowed(); !ok {
+			c.cutBy(d)
+			n++
+		}
+	}
+	return n
+}
+
+// Forget cuts all connections of a sandbox that has ended, and drops what is kept about it.
+func (s *Server) Forget(key string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st := s.sandboxes[key]; st != nil {
+		for c := range st.conns {
+			c.end("the sandbox has ended")
+		}
+		if len(st.conns) == 0 {
+			delete(s.sandboxes, key)
+		}
+	}
+}
+
+// watchIdle ends connections without a byte for too long.
+func (s *Server) watchIdle(ctx context.Context) {
+	t := time.NewTicker(tick(s.cfg.IdleTimeout))
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+		}
+		limit := time.Now().Add(-s.cfg.IdleTimeout).UnixNano()
+		s.mu.Lock()
+		for c := range s.conns {
+			if c.active.Load() < limit {
+				c.end("idle")
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// tick is how often a connection's progress is noted.
+func tick(idle time.Duration) time.Duration {
+	return min(max(idle/4, time.Millisecond), 30*time.Second)
+}
+
+// event passes an event on, within the sandbox's rate of them.
+func (s *Server) event(e Event) {
+	e.Time = s.cfg.Now()
+	s.mu.Lock()
+	st := s.state(e.Key)
+	if !st.events.AllowN(e.Time, 1) {
+		st.suppressed++
+		s.mu.Unlock()
+		return
+	}
+	e.Suppressed, st.suppressed = st.suppressed, 0
+	s.mu.Unlock()
+	s.cfg.Events(e)
+}
+
+// Stats counts what happened so far.
+func (s *Server) Stats() Stats {
+	s.mu.Lock()
+	open := len(s.conns)
+	s.mu.Unlock()
+	return Stats{
+		Accepted: s.accepted.Load(), Refused: s.refused.Load(), Limited: s.limited.Load(), Failed: s.failed.Load(),
+		Cut: s.cut.Load(), Ended: s.ended.Load(), Sent: s.sent.Load(), Received: s.received.Load(), Open: open,
+	}
+}
