@@ -39,21 +39,23 @@ func AddVeth(near, far VethEnd, mtu int) Request {
 		what: fmt.Sprintf("make interfaces %s and %s", near.Name, far.Name)}
 }
 
-// UpLink brings an interface up. quiet keeps IPv6 from giving it an address and announcing itself.
-func UpLink(index int, quiet bool) Request {
-	body := linkHeader(index, true)
-	if quiet {
-		body = nest(body, unix.IFLA_AF_SPEC, func(b []byte) []byte {
-			return nest(b, unix.AF_INET6, func(b []byte) []byte {
-				return attribute(b, unix.IFLA_INET6_ADDR_GEN_MODE, []byte{1 /* IN6_ADDR_GEN_MODE_NONE */})
-			})
+// UpLink brings an interface up.
+func UpLink(index int) Request {
+	return Request{kind: unix.RTM_NEWLINK, body: linkHeader(index, true), what: fmt.Sprintf("bring interface %d up", index)}
+}
+
+// QuietLink keeps IPv6 from giving an interface an address by itself, and announcing it. Ahead of UpLink: it is too late then.
+func QuietLink(index int) Request {
+	body := nest(linkHeader(index, false), unix.IFLA_AF_SPEC, func(b []byte) []byte {
+		return nest(b, unix.AF_INET6, func(b []byte) []byte {
+			return attribute(b, unix.IFLA_INET6_ADDR_GEN_MODE, []byte{1 /* IN6_ADDR_GEN_MODE_NONE */})
 		})
-	}
-	return Request{kind: unix.RTM_NEWLINK, body: body, what: fmt.Sprintf("bring interface %d up", index)}
+	})
+	return Request{kind: unix.RTM_NEWLINK, body: body, what: fmt.Sprintf("keep interface %d quiet", index)}
 }
 
 // SettleLink returns when an interface sends. The end of a pair that was brought up first does so a moment after the second
-// was, and loses what is sent before.
+// was, and loses what is sent before; its IPv6 addresses may be without effect for that moment.
 func SettleLink(index int) Request {
 	return Request{kind: unix.RTM_GETLINK, body: linkHeader(index, false), what: fmt.Sprintf("wait for interface %d", index)}
 }
@@ -71,6 +73,12 @@ func AddAddress(index int, a netip.Prefix) Request {
 	body = attribute(body, unix.IFA_ADDRESS, a.Addr().AsSlice())
 	return Request{kind: unix.RTM_NEWADDR, flags: unix.NLM_F_CREATE | unix.NLM_F_REPLACE, body: body,
 		what: fmt.Sprintf("give interface %d the address %s", index, a)}
+}
+
+// TakeAddress makes an IPv6 address that AddAddress gave take effect now: by itself it does when the kernel gets round to
+// it, and what arrives before is lost.
+func TakeAddress(index int, a netip.Addr) Request {
+	return AddRoute(RouteTo{To: netip.PrefixFrom(a, a.BitLen()), Index: index, Table: unix.RT_TABLE_LOCAL, Deliver: true})
 }
 
 // AddNeighbour says which hardware address an address has, for good: nobody asks for it, and answers of others are not heard.

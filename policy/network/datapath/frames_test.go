@@ -318,8 +318,8 @@ func testNested(t *testing.T, w *world) {
 	outer := netip.MustParsePrefix("10.9.0.1/30")
 	must(t, netlink(b.NetSpace,
 		linux.AddVeth(linux.VethEnd{Name: "c0", Index: 50, MAC: out}, linux.VethEnd{Name: "c1", Index: 50, MAC: in, Space: child.File()}, 0),
-		linux.UpLink(50, true), linux.AddAddress(50, outer)))
-	must(t, netlink(child, linux.UpLink(1, false), linux.UpLink(50, true), linux.AddAddress(50, inner),
+		linux.QuietLink(50), linux.UpLink(50), linux.AddAddress(50, outer)))
+	must(t, netlink(child, linux.UpLink(1), linux.QuietLink(50), linux.UpLink(50), linux.AddAddress(50, inner),
 		linux.AddRoute(linux.RouteTo{To: prefix("0.0.0.0/0"), Index: 50, Via: outer.Addr()})))
 	must(t, b.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0) }))
 	// Forwarded with its own address: not the sandbox's.
@@ -344,7 +344,7 @@ func testNested(t *testing.T, w *world) {
 	// Interfaces on top of the sandbox's have hardware addresses of their own.
 	other := newSpace(t)
 	must(t, netlink(b.NetSpace, linux.AddMacvlan(mustIndex(t, b, link.Inside), 60, other.File())))
-	must(t, netlink(other, linux.UpLink(60, true), linux.AddAddress(60, netip.PrefixFrom(b.addr4(), 32)),
+	must(t, netlink(other, linux.QuietLink(60), linux.UpLink(60), linux.AddAddress(60, netip.PrefixFrom(b.addr4(), 32)),
 		linux.AddNeighbour(60, p.Gateway4(), gw), linux.AddRoute(linux.RouteTo{To: prefix("0.0.0.0/0"), Index: 60, Via: p.Gateway4()})))
 	before = b.denied(datapath.WrongSource)
 	c2, err := dial(other, "udp", at(site4, portUDP))

@@ -89,13 +89,16 @@ func newNet(t testing.TB) *world {
 	hostMAC, wanMAC := [6]byte{2, 0, 0, 0, 0, 1}, [6]byte{2, 0, 0, 0, 0, 2}
 	must(t, netlink(w.host,
 		linux.AddVeth(linux.VethEnd{Name: "wan", Index: mark, MAC: hostMAC}, linux.VethEnd{Name: "wan", Index: mark, MAC: wanMAC, Space: w.internet.File()}, 0),
-		linux.UpLink(1, false), linux.UpLink(mark, true),
+		linux.UpLink(1), linux.QuietLink(mark), linux.UpLink(mark),
 		linux.AddAddress(mark, prefix(host4+"/30")), linux.AddAddress(mark, prefix(host6+"/64")),
+		linux.TakeAddress(mark, netip.MustParseAddr(host6)),
 	))
-	must(t, netlink(w.internet, linux.UpLink(1, false), linux.UpLink(mark, true),
+	must(t, netlink(w.internet, linux.UpLink(1), linux.QuietLink(mark), linux.UpLink(mark),
 		linux.AddAddress(mark, prefix(wan4+"/30")), linux.AddAddress(mark, prefix(wan6+"/64")),
 		linux.AddAddress(1, prefix(site4+"/32")), linux.AddAddress(1, prefix(other4+"/32")),
 		linux.AddAddress(1, prefix(site6+"/128")), linux.AddAddress(1, prefix(other6+"/128")),
+		linux.TakeAddress(1, netip.MustParseAddr(site6)), linux.TakeAddress(1, netip.MustParseAddr(other6)),
+		linux.TakeAddress(mark, netip.MustParseAddr(wan6)),
 	))
 	must(t, netlink(w.host,
 		linux.AddNeighbour(mark, netip.MustParseAddr(wan4), wanMAC), linux.AddNeighbour(mark, netip.MustParseAddr(wan6), wanMAC),

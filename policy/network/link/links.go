@@ -38,11 +38,11 @@ func (r *Router) Make(slot int, netns *os.File) error {
 	err := r.space.Within(netns, func() error { return r.inside(a4, a6) })
 	if err == nil {
 		err = r.apply(
+			linux.SettleLink(index),
 			linux.AddNeighbour(index, a4.Addr(), p.MAC(slot)),
 			linux.AddNeighbour(index, a6.Addr(), p.MAC(slot)),
 			linux.AddRoute(linux.RouteTo{To: a4, Index: index, From: p.Gateway4()}),
 			linux.AddRoute(linux.RouteTo{To: a6, Index: index, From: p.Gateway6()}),
-			linux.SettleLink(index),
 		)
 	}
 	if err != nil {
@@ -64,10 +64,13 @@ func (r *Router) inside(a4, a6 netip.Prefix) error {
 	}
 	p := r.cfg.Plan
 	return route.Apply(
-		linux.UpLink(1, false),
-		linux.UpLink(index, true),
+		linux.UpLink(1),
+		linux.QuietLink(index),
+		linux.UpLink(index),
+		linux.SettleLink(index),
 		linux.AddAddress(index, a4),
 		linux.AddAddress(index, a6),
+		linux.TakeAddress(index, a6.Addr()),
 		linux.AddNeighbour(index, p.Gateway4(), p.GatewayMAC()),
 		linux.AddNeighbour(index, p.Gateway6(), p.GatewayMAC()),
 		linux.AddRoute(linux.RouteTo{To: netip.MustParsePrefix("0.0.0.0/0"), Index: index, Via: p.Gateway4()}),

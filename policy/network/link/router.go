@@ -119,9 +119,10 @@ func (r *Router) setUp() error {
 	p := r.cfg.Plan
 	const lo = 1
 	reqs := []linux.Request{
-		linux.UpLink(lo, false),
+		linux.UpLink(lo),
 		linux.AddAddress(lo, netip.PrefixFrom(p.Gateway4(), 32)),
 		linux.AddAddress(lo, netip.PrefixFrom(p.Gateway6(), 128)),
+		linux.TakeAddress(lo, p.Gateway6()),
 	}
 	for _, all := range []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")} {
 		reqs = append(reqs, linux.AddRoute(linux.RouteTo{To: all, Index: lo, Table: proxyTable, Deliver: true}),

@@ -100,9 +100,10 @@ func (u *Uplink) setUp(r *Router) error {
 		}
 	}
 	err = r.apply(
-		linux.UpLink(uplinkIndex, true),
+		linux.QuietLink(uplinkIndex), linux.UpLink(uplinkIndex),
 		linux.AddAddress(uplinkIndex, u.Router4),
 		linux.AddAddress(uplinkIndex, u.Router6),
+		linux.TakeAddress(uplinkIndex, u.Router6.Addr()),
 		linux.AddNeighbour(uplinkIndex, u.Host4.Addr(), hostMAC),
 		linux.AddNeighbour(uplinkIndex, u.Host6.Addr(), hostMAC),
 		linux.AddRoute(linux.RouteTo{To: netip.MustParsePrefix("0.0.0.0/0"), Index: uplinkIndex, Via: u.Host4.Addr()}),
@@ -117,7 +118,7 @@ func (u *Uplink) setUp(r *Router) error {
 			return err
 		}
 		err = route.Apply(
-			linux.UpLink(index, true),
+			linux.QuietLink(index), linux.UpLink(index),
 			linux.AddAddress(index, u.Host4),
 			linux.AddAddress(index, u.Host6),
 			linux.AddNeighbour(index, u.Router4.Addr(), uplinkMAC),
