@@ -241,3 +241,18 @@ def test_examples(node: Node, tmp_path: Path, name: str, argv: list[str], prints
         check=False,
     )
     assert (done.stdout, done.returncode) == (prints, 0), done.stderr
+
+
+async def test_read_while_stopping(client: DSecClient) -> None:
+    """A command of a sandbox that is being stopped is read like any other, whenever that is asked for."""
+    async with await client.run_container(ARGS, timeout=60) as sandbox:
+        command = await sandbox.start("echo begun; exec sleep 600")
+        async for piece in command:
+            assert piece.data == b"begun\n"
+            break
+        stopping = asyncio.create_task(sandbox.stop())
+        while not stopping.done():
+            result = await sandbox.attach(command.id).wait(60)
+            assert (result.stdout, result.kind, result.exit_code) == ("begun\n", "stopped", 137)
+        await stopping
+        assert (await sandbox.attach(command.id).wait(60)).kind == "stopped"
