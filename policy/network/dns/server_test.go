@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // node is a resolver in a namespace of its own, joined to a test internet, with a sandbox in another.
 
 type node struct {
-	t       *testing.T
+	t       testing.TB
 	inet    *networktest.Internet
 	sandbox *networktest.Namespace
 	server  *dns.Server
@@ -94,7 +94,7 @@ func (n *node) takeGrants() []dns.Grant {
 	return g
 }
 
-func start(t *testing.T, change func(*dns.Config, *networktest.Internet)) *node {
+func start(t testing.TB, change func(*dns.Config, *networktest.Internet)) *node {
 	t.Helper()
 	n := &node{t: t, inet: networktest.New(t)}
 	router := networktest.NewNamespace(t)

@@ -15,6 +15,7 @@ import (
 type DNS struct {
 	mu      sync.Mutex
 	names   map[string]Answer
+	others  Answer
 	queries []Query
 	down    bool
 }
@@ -76,6 +77,9 @@ func (d *DNS) handler(network string) dns.HandlerFunc {
 		d.mu.Lock()
 		d.queries = append(d.queries, Query{q.Question[0].Name, q.Question[0].Qtype, network, from, q.Id})
 		answer, down := d.names[key(q.Question[0].Name)], d.down
+		if answer == nil {
+			answer = d.others
+		}
 		d.mu.Unlock()
 		if down {
 			return
@@ -99,6 +103,13 @@ func (d *DNS) Handle(name string, f Answer) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.names[key(name)] = f
+}
+
+// Default answers questions about names that are not listed, which do not exist otherwise.
+func (d *DNS) Default(f Answer) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.others = f
 }
 
 // Host lists a name with addresses, all of them in every answer. ttl is in seconds.

@@ -2,6 +2,7 @@ package networktest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os/exec"
@@ -17,6 +18,11 @@ import (
 type Namespace struct {
 	handle netns.NsHandle
 	nl     *netlink.Handle
+
+	mu     sync.Mutex
+	idle   []chan func() // of threads that are in the namespace and wait for work
+	closed bool
+	wg     sync.WaitGroup
 }
 
 // NewNamespace makes a namespace whose loopback is up. It is closed with the test; it ends when the last socket,
@@ -65,6 +71,14 @@ func makeNamespace() (*Namespace, error) {
 }
 
 func (n *Namespace) close() {
+	n.mu.Lock()
+	n.closed = true
+	for _, jobs := range n.idle {
+		close(jobs)
+	}
+	n.idle = nil
+	n.mu.Unlock()
+	n.wg.Wait()
 	n.nl.Close()
 	n.handle.Close()
 }
@@ -79,17 +93,44 @@ func (n *Namespace) Netlink() *netlink.Handle { return n.nl }
 // namespace; goroutines that it starts are not.
 func (n *Namespace) Do(f func() error) error {
 	result := make(chan error, 1)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		// Never unlocked: the thread ends here.
+	job := func() { result <- f() }
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return errors.New("the namespace is closed: its test has ended")
+	}
+	if last := len(n.idle) - 1; last >= 0 {
+		jobs := n.idle[last]
+		n.idle = n.idle[:last]
+		n.mu.Unlock()
+		jobs <- job
+		return <-result
+	}
+	n.wg.Go(func() {
+		// Never unlocked: the thread ends with the goroutine.
 		runtime.LockOSThread()
 		if err := netns.Set(n.handle); err != nil {
 			result <- fmt.Errorf("enter the namespace: %w", err)
 			return
 		}
-		result <- f()
+		job()
+		for {
+			jobs := make(chan func(), 1)
+			n.mu.Lock()
+			if n.closed {
+				n.mu.Unlock()
+				return
+			}
+			n.idle = append(n.idle, jobs)
+			n.mu.Unlock()
+			next, ok := <-jobs
+			if !ok {
+				return
+			}
+			next()
+		}
 	})
-	wg.Wait()
+	n.mu.Unlock()
 	return <-result
 }
 

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // and the proxy listens there: a connection to a site arrives at the proxy, with its destination as local address.
 
 type node struct {
-	t       *testing.T
+	t       testing.TB
 	inet    *networktest.Internet
 	sandbox *networktest.Namespace
 	server  *Server
@@ -40,7 +40,7 @@ type node struct {
 	events   []Event
 }
 
-func start(t *testing.T, change func(*Config)) *node {
+func start(t testing.TB, change func(*Config)) *node {
 	t.Helper()
 	n := &node{t: t, inet: networktest.New(t), sandbox: networktest.NewNamespace(t), answered: map[string]bool{}}
 	router := n.inet.Host()
