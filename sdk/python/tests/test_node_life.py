@@ -253,6 +253,6 @@ async def test_read_while_stopping(client: DSecClient) -> None:
         stopping = asyncio.create_task(sandbox.stop())
         while not stopping.done():
             result = await sandbox.attach(command.id).wait(60)
-            assert (result.stdout, result.kind, result.exit_code) == ("begun\n", "stopped", 137)
+            assert (result.stdout, result.kind, result.exit_code) == (b"begun\n", "stopped", 137)
         await stopping
         assert (await sandbox.attach(command.id).wait(60)).kind == "stopped"
