@@ -210,3 +210,56 @@ func AddMacvlan(on, index int, space *os.File) Request {
 	body = nest(body, unix.IFLA_LINKINFO, func(b []byte) []byte { return attribute(b, unix.IFLA_INFO_KIND, []byte("macvlan")) })
 	return Request{kind: unix.RTM_NEWLINK, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, body: body, what: "make a macvlan"}
 }
+
+// AddHooks gives an interface places for programs in both directions.
+func AddHooks(index int) Request {
+	const clsact, parent = 0xffff0000, 0xfffffff1
+	return Request{kind: unix.RTM_NEWQDISC, flags: unix.NLM_F_CREATE | unix.NLM_F_EXCL, fine: unix.EEXIST,
+		body: attribute(tcHeader(index, clsact, parent, 0), unix.TCA_KIND, []byte("clsact\x00")),
+		what: fmt.Sprintf("make interface %d ready for programs", index)}
+}
+
+// RemoveHooks undoes AddHooks, with all programs; nothing there is no error.
+func RemoveHooks(index int) Request {
+	const clsact, parent = 0xffff0000, 0xfffffff1
+	return Request{kind: unix.RTM_DELQDISC, fine: unix.EINVAL, body: tcHeader(index, clsact, parent, 0),
+		what: fmt.Sprintf("take programs off interface %d", index)}
+}
+
+// HookProgram puts an eBPF program (by its descriptor) on an interface, or replaces the one that is there at once. It
+// belongs to the interface from then on.
+func HookProgram(index int, egress bool, program int, name string) Request {
+	parent := uint32(0xfffffff2)
+	if egress {
+		parent = 0xfffffff3
+	}
+	const priority, all, direct = 1, 0x0300 /* ETH_P_ALL in network order */, 1
+	body := tcHeader(index, 1, parent, priority<<16|all)
+	body = attribute(body, unix.TCA_KIND, []byte("bpf\x00"))
+	body = nest(body, unix.TCA_OPTIONS, func(b []byte) []byte {
+		b = attribute(b, 6 /* TCA_BPF_FD */, u32(uint32(program)))
+		b = attribute(b, 7 /* TCA_BPF_NAME */, append([]byte(name), 0))
+		return attribute(b, 8 /* TCA_BPF_FLAGS */, u32(direct))
+	})
+	return Request{kind: unix.RTM_NEWTFILTER, flags: unix.NLM_F_CREATE, body: body, what: fmt.Sprintf("put program %s on interface %d", name, index)}
+}
+
+func tcHeader(index int, handle, parent, info uint32) []byte {
+	e := binary.NativeEndian
+	b := e.AppendUint32(make([]byte, 4), uint32(index))
+	b = e.AppendUint32(b, handle)
+	b = e.AppendUint32(b, parent)
+	return e.AppendUint32(b, info)
+}
+
+// GroupLink puts an interface into a group.
+func GroupLink(index int, group uint32) Request {
+	return Request{kind: unix.RTM_NEWLINK, body: attribute(linkHeader(index, false), unix.IFLA_GROUP, u32(group)), fine: unix.ENODEV,
+		what: fmt.Sprintf("put interface %d into a group", index)}
+}
+
+// DeleteGroup removes all interfaces of a group together, which costs what one costs; none is no error.
+func DeleteGroup(group uint32) Request {
+	return Request{kind: unix.RTM_DELLINK, body: attribute(linkHeader(0, false), unix.IFLA_GROUP, u32(group)), fine: unix.ENODEV,
+		what: "remove a group of interfaces"}
+}

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 )
 
 // adopt learns from the maps what an earlier process did.
@@ -100,22 +99,6 @@ func (k *kernel) removeOthers(dir string) error {
 		}
 		if err := os.RemoveAll(path); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// detachAll takes all programs off an interface of the calling thread's network namespace.
-func (k *kernel) detachAll(index int) error {
-	for _, at := range []ebpf.AttachType{ebpf.AttachTCXIngress, ebpf.AttachTCXEgress} {
-		there, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: at})
-		if err != nil {
-			return fmt.Errorf("programs of interface %d: %w", index, err)
-		}
-		for _, p := range there.Programs {
-			if err := detach(index, at, p.ID); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

@@ -100,6 +100,7 @@ func openEngine(cfg Config) (*engine, error) {
 		}
 		return nil, fmt.Errorf("open the datapath: %w", err)
 	}
+	e.store.start()
 	e.startSweep()
 	return e, nil
 }
@@ -112,22 +113,16 @@ func (e *engine) reattach() error {
 	if err != nil {
 		return err
 	}
-	err = e.cfg.Router.Do(func() error {
-		if up := e.cfg.Router.UplinkIndex(); up != 0 {
-			if err := e.k.attach(up, "from_uplink", "to_uplink"); err != nil {
-				return err
-			}
+	if up := e.cfg.Router.UplinkIndex(); up != 0 {
+		if err := e.cfg.Router.Apply(e.k.hooks(up, "from_uplink", "to_uplink")...); err != nil {
+			return err
 		}
-		for _, slot := range slots {
-			// A link that is just being made or removed is its maker's affair.
-			if err := e.k.attach(link.Index(slot), "from_sandbox", "to_sandbox"); err != nil && !errors.Is(err, syscall.ENODEV) {
-				return err
-			}
+	}
+	for _, slot := range slots {
+		// A link that is just being removed is its remover's affair.
+		if err := e.cfg.Router.Apply(e.k.hooks(link.Index(slot), "from_sandbox", "to_sandbox")...); err != nil && !errors.Is(err, syscall.ENODEV) && !errors.Is(err, syscall.EINVAL) {
+			return err
 		}
-		return nil
-	})
-	if err != nil {
-		return err
 	}
 	return e.k.removeOthers(e.cfg.bpf())
 }
@@ -171,7 +166,7 @@ func (e *engine) Attach(slot int, a Attachment) error {
 	if err := e.k.Slots.Put(n, &w); err != nil {
 		return fmt.Errorf("attach slot %d: %w", slot, err)
 	}
-	err := e.cfg.Router.Do(func() error { return e.k.attach(a.Index, "from_sandbox", "to_sandbox") })
+	err := e.cfg.Router.Apply(e.k.hooks(a.Index, "from_sandbox", "to_sandbox")...)
 	if err == nil && a.Group != nil && a.Space != nil {
 		if rec.Space, err = e.cookie(a.Space); err == nil {
 			err = e.k.attachGroup(a.Group)
@@ -399,6 +394,7 @@ func (e *engine) Lost() uint64 { return e.events.lost.Load() }
 
 func (e *engine) Close() error {
 	e.stopSweep()
+	e.store.close()
 	err := e.events.close()
 	e.k.close()
 	return err
@@ -412,7 +408,7 @@ func (e *engine) Destroy() error {
 	}
 	up := e.cfg.Router.UplinkIndex()
 	if up != 0 {
-		errs = append(errs, e.cfg.Router.Do(func() error { return e.k.detachAll(up) }))
+		errs = append(errs, e.cfg.Router.Apply(linux.RemoveHooks(up)))
 	}
 	errs = append(errs, e.Close(), linux.UnmountBPF(e.cfg.bpf()))
 	return errors.Join(errs...)

@@ -165,54 +165,15 @@ func (k *kernel) close() {
 	}
 }
 
-// attach puts programs on an interface of the calling thread's network namespace. They belong to the interface and
-// go with it; no descriptor keeps them. Programs of another version are replaced without a gap.
-func (k *kernel) attach(index int, in, out string) error {
-	for _, end := range []struct {
-		name string
-		at   ebpf.AttachType
-	}{{in, ebpf.AttachTCXIngress}, {out, ebpf.AttachTCXEgress}} {
-		p := k.programs[end.name]
-		info, err := p.Info()
-		if err != nil {
-			return err
-		}
-		id, _ := info.ID()
-		there, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: end.at})
-		if err != nil {
-			return fmt.Errorf("programs of interface %d: %w", index, err)
-		}
-		have := false
-		for _, old := range there.Programs {
-			have = have || old.ID == id
-		}
-		if !have {
-			if err := link.RawAttachProgram(link.RawAttachProgramOptions{Target: index, Program: p, Attach: end.at, Anchor: link.Head()}); err != nil {
-				return fmt.Errorf("attach %s to interface %d: %w", end.name, index, err)
-			}
-		}
-		for _, old := range there.Programs {
-			if old.ID == id {
-				continue
-			}
-			if err := detach(index, end.at, old.ID); err != nil {
-				return fmt.Errorf("replace %s on interface %d: %w", end.name, index, err)
-			}
-		}
+// hooks are the requests that put programs on an interface of the router. They belong to the interface and go with it; no
+// descriptor keeps them. Programs of another version are replaced without a gap. (The newer tcx wants a grace period of the
+// kernel for each program, under the lock of all network configuration: 20 ms a sandbox. This wants none.)
+func (k *kernel) hooks(index int, in, out string) []linux.Request {
+	return []linux.Request{
+		linux.AddHooks(index),
+		linux.HookProgram(index, false, k.programs[in].FD(), in),
+		linux.HookProgram(index, true, k.programs[out].FD(), out),
 	}
-	return nil
-}
-
-func detach(target int, at ebpf.AttachType, id ebpf.ProgramID) error {
-	p, err := ebpf.NewProgramFromID(id)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	return link.RawDetachProgram(link.RawDetachProgramOptions{Target: target, Program: p, Attach: at})
 }
 
 // attachGroup puts programs on a control group; they go with it.

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 
@@ -24,7 +25,26 @@ type store struct {
 	lists    map[string]*storedList
 	byList   map[uint32]*storedList
 	next     uint32 // number of the next policy or list
+	spares   []spare
+	gone     []uint32 // policies that nobody has any more, to be removed
+
+	wake chan struct{} // to the keeper
+	stop chan struct{}
+	wg   sync.WaitGroup
 }
+
+// spare is an empty policy that is in the kernel already: to put one in, or to take one out, the kernel waits for a grace
+// period (10 ms and more), to fill one not. The keeper does the waiting.
+type spare struct {
+	number uint32
+	trie   *ebpf.Map
+}
+
+const (
+	spares     = 32
+	tooBig     = 65536 // prefixes of a policy
+	keepPeriod = time.Second
+)
 
 type policy struct {
 	number uint32
@@ -42,7 +62,8 @@ type storedList struct {
 }
 
 func newStore(k *kernel) *store {
-	return &store{k: k, policies: map[[sha256.Size]byte]*policy{}, byNumber: map[uint32]*policy{}, lists: map[string]*storedList{}, byList: map[uint32]*storedList{}, next: 1}
+	return &store{k: k, policies: map[[sha256.Size]byte]*policy{}, byNumber: map[uint32]*policy{}, lists: map[string]*storedList{}, byList: map[uint32]*storedList{}, next: 1,
+		wake: make(chan struct{}, 1), stop: make(chan struct{})}
 }
 
 // acquire gives a policy with the content of t, which the caller releases.
@@ -59,8 +80,14 @@ func (s *store) acquire(t *table) (*policy, error) {
 		}
 		return p, p.err
 	}
-	p = &policy{number: s.next, digest: digest, refs: 1, ready: make(chan struct{})}
-	s.next++
+	var from spare
+	if n := len(s.spares); n > 0 {
+		from, s.spares = s.spares[n-1], s.spares[:n-1]
+	} else {
+		from.number = s.next
+		s.next++
+	}
+	p = &policy{number: from.number, digest: digest, refs: 1, ready: make(chan struct{})}
 	s.policies[digest] = p
 	s.byNumber[p.number] = p
 	numbers := make([]uint32, len(t.lists))
@@ -74,9 +101,10 @@ func (s *store) acquire(t *table) (*policy, error) {
 	}
 	s.mu.Unlock()
 	if p.err == nil {
-		p.err = s.write(p.number, t.prefixes, numbers)
+		p.err = s.write(from, t.prefixes, numbers)
 	}
 	close(p.ready)
+	s.poke()
 	if p.err != nil {
 		s.release(p)
 		return nil, p.err
@@ -84,26 +112,43 @@ func (s *store) acquire(t *table) (*policy, error) {
 	return p, nil
 }
 
-func (s *store) write(number uint32, prefixes []netip.Prefix, numbers []uint32) error {
-	spec := s.k.trie.Copy()
-	spec.Name = "policy"
-	spec.MaxEntries = uint32(len(prefixes))
-	trie, err := ebpf.NewMap(spec)
-	if err != nil {
-		return fmt.Errorf("make a policy of %d prefixes: %w", len(prefixes), err)
+func (s *store) write(to spare, prefixes []netip.Prefix, numbers []uint32) error {
+	if len(prefixes) > tooBig {
+		return fmt.Errorf("a policy of %d prefixes, at most %d are possible: %w", len(prefixes), tooBig, sandbox.ErrInvalid)
 	}
-	defer trie.Close()
+	made := to.trie == nil
+	if made {
+		var err error
+		if to.trie, err = s.empty(); err != nil {
+			return err
+		}
+	}
+	defer to.trie.Close()
 	keys := make([]wirePrefix, len(prefixes))
 	for i, p := range prefixes {
 		keys[i] = prefixOf(p)
 	}
-	if _, err := trie.BatchUpdate(keys, numbers, nil); err != nil {
+	if _, err := to.trie.BatchUpdate(keys, numbers, nil); err != nil {
 		return fmt.Errorf("write a policy of %d prefixes: %w", len(prefixes), err)
 	}
-	if err := s.k.Policies.Put(number, trie); err != nil {
+	if !made {
+		return nil
+	}
+	if err := s.k.Policies.Put(to.number, to.trie); err != nil {
 		return fmt.Errorf("store a policy: %w", full(err))
 	}
 	return nil
+}
+
+func (s *store) empty() (*ebpf.Map, error) {
+	spec := s.k.trie.Copy()
+	spec.Name = "policy"
+	spec.MaxEntries = tooBig
+	trie, err := ebpf.NewMap(spec)
+	if err != nil {
+		return nil, fmt.Errorf("make a policy: %w", err)
+	}
+	return trie, nil
 }
 
 // full makes a table that has no room an exhausted resource.
@@ -158,18 +203,19 @@ func (s *store) release(p *policy) {
 		delete(s.policies, p.digest)
 	}
 	delete(s.byNumber, p.number)
-	var gone []uint32
+	s.gone = append(s.gone, p.number)
+	var lists []uint32
 	for _, l := range p.lists {
 		if l.refs--; l.refs == 0 {
 			delete(s.lists, l.key)
 			delete(s.byList, l.number)
-			gone = append(gone, l.number)
+			lists = append(lists, l.number)
 		}
 	}
 	s.mu.Unlock()
+	s.poke()
 	// Numbers are not used again, so that what is gone is not there, rather than something else.
-	_ = s.k.Policies.Delete(p.number)
-	for _, n := range gone {
+	for _, n := range lists {
 		_ = s.k.Lists.Delete(n)
 	}
 }
@@ -211,7 +257,7 @@ func (s *store) adopt(used map[uint32]int, learned map[uint32]bool) error {
 	}
 	for _, n := range numbers {
 		if used[n] == 0 {
-			_ = s.k.Policies.Delete(n)
+			s.gone = append(s.gone, n)
 			continue
 		}
 		if err := s.adoptPolicy(n, used[n], lists); err != nil {

@@ -78,16 +78,26 @@ func (r *Router) inside(a4, a6 netip.Prefix) error {
 	)
 }
 
-// Remove removes the links of slots; a slot without one is no error.
+// removing is the group of interfaces that are removed together.
+const removing = 0xd5ec
+
+// Remove removes the links of slots; a slot without one is no error. The kernel takes tens of milliseconds for a removal,
+// and hardly more for many at once; a link whose sandbox's namespace ends is removed by the kernel by itself.
 func (r *Router) Remove(slots ...int) error {
-	reqs := make([]linux.Request, 0, len(slots))
+	reqs := make([]linux.Request, 0, len(slots)+1)
 	for _, s := range slots {
 		if s < 0 || s >= Slots {
 			return fmt.Errorf("slot %d: there are %d: %w", s, Slots, sandbox.ErrInvalid)
 		}
-		reqs = append(reqs, linux.DeleteLink(Index(s)))
+		reqs = append(reqs, linux.GroupLink(Index(s), removing))
 	}
-	return r.apply(reqs...)
+	switch len(slots) {
+	case 0:
+		return nil
+	case 1:
+		return r.apply(linux.DeleteLink(Index(slots[0])))
+	}
+	return r.apply(append(reqs, linux.DeleteGroup(removing))...)
 }
 
 // Slots lists the slots that have a link, as the kernel knows them.

@@ -163,6 +163,9 @@ func (r *Router) apply(reqs ...linux.Request) error {
 	return r.route.Apply(reqs...)
 }
 
+// Apply configures the router's namespace.
+func (r *Router) Apply(reqs ...linux.Request) error { return r.apply(reqs...) }
+
 // Plan is the addressing.
 func (r *Router) Plan() Plan { return r.cfg.Plan }
 

@@ -129,7 +129,7 @@ INLINE void forget(struct place *at, struct packet *p, struct flow *f)
 	map_delete(&flows, &k);
 }
 
-SEC("tcx/ingress")
+SEC("tc")
 int from_sandbox(struct __sk_buff *skb)
 {
 	__u32 port = skb->ifindex;
@@ -218,7 +218,7 @@ int from_sandbox(struct __sk_buff *skb)
 	return PASS;
 }
 
-SEC("tcx/egress")
+SEC("tc")
 int to_sandbox(struct __sk_buff *skb)
 {
 	if (skb->mark == config.answer_mark)
@@ -338,13 +338,13 @@ CALL int stray(struct __sk_buff *skb)
 	return in_pool(&from) || in_pool(&to);
 }
 
-SEC("tcx/ingress")
+SEC("tc")
 int from_uplink(struct __sk_buff *skb)
 {
 	return stray(skb) ? DROP : -1;
 }
 
-SEC("tcx/egress")
+SEC("tc")
 int to_uplink(struct __sk_buff *skb)
 {
 	return stray(skb) ? DROP : -1;

@@ -1,0 +1,282 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/opendsec/dsec/bench/measure"
+	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/policy/network/datapath"
+	"github.com/opendsec/dsec/policy/network/link"
+)
+
+// links: what a sandbox's link costs, one at a time.
+func (b *bench) links(ctx context.Context) (err error) {
+	t, err := build(true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	names := []string{"namespace", "link_make", "attach", "set_first", "set_known", "clear", "link_remove"}
+	times := map[string][]time.Duration{}
+	for i := range b.n {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var s *linux.NetSpace
+		slot := i % link.Slots
+		for j, f := range []func() error{
+			func() (err error) { s, err = linux.NewNetSpace(); return err },
+			func() error { return t.router.Make(slot, s.File()) },
+			func() error { return t.dp.Attach(slot, datapath.Attachment{Index: link.Index(slot)}) },
+			func() error { return t.dp.Set(slot, 1, rulesFor(10, 2*i)) },
+			func() error { return t.dp.Set(slot, 2, rulesFor(10, 2*i)) },
+			func() error { return t.dp.Clear(slot) },
+			func() error { return t.router.Remove(slot) },
+		} {
+			start := time.Now()
+			if err := f(); err != nil {
+				return fmt.Errorf("%s: %w", names[j], err)
+			}
+			times[names[j]] = append(times[names[j]], time.Since(start))
+		}
+		if err := s.Close(); err != nil {
+			return err
+		}
+	}
+	for _, n := range names {
+		b.add(measure.FromDurations(n, times[n], 0))
+	}
+	return nil
+}
+
+// policies: changing those of many sandboxes at once.
+func (b *bench) policies(ctx context.Context) (err error) {
+	t, err := build(true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	for slot := range b.slots {
+		if _, err := t.sandbox(slot); err != nil {
+			return err
+		}
+	}
+	generation := uint64(0)
+	for _, kind := range []string{"one_policy", "a_policy_each"} {
+		var times []time.Duration
+		for round := range 5 {
+			generation++
+			start := time.Now()
+			var wg sync.WaitGroup
+			errs := make(chan error, b.slots)
+			work := make(chan int)
+			for range 64 {
+				wg.Go(func() {
+					for slot := range work {
+						salt := round
+						if kind == "a_policy_each" {
+							salt = 10 + round*b.slots + slot
+						}
+						if err := t.dp.Set(slot, generation, rulesFor(10, salt)); err != nil {
+							errs <- err
+						}
+					}
+				})
+			}
+			for slot := range b.slots {
+				work <- slot
+			}
+			close(work)
+			wg.Wait()
+			times = append(times, time.Since(start))
+			select {
+			case err := <-errs:
+				return err
+			default:
+			}
+		}
+		b.add(measure.FromDurations(fmt.Sprintf("set_%d_sandboxes_%s", b.slots, kind), times, 0))
+	}
+	return ctx.Err()
+}
+
+// traffic: with a policy, beside the same link without one. The two take turns, since the machine is shared.
+func (b *bench) traffic(ctx context.Context) (err error) {
+	boxes := map[string]*linux.NetSpace{}
+	kinds := []string{"plain", "policy"}
+	for _, kind := range kinds {
+		t, err := build(kind == "policy")
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, t.close()) }()
+		if boxes[kind], err = t.sandbox(7); err != nil {
+			return err
+		}
+		if t.dp != nil {
+			if err := t.dp.Set(7, 1, rulesFor(100, 1)); err != nil {
+				return err
+			}
+		}
+	}
+	connect, trip, bulk := map[string][]time.Duration{}, map[string][]time.Duration{}, map[string][]float64{}
+	for round := range 20 {
+		for i := range kinds {
+			kind := kinds[(i+round)%2]
+			if err := b.connections(ctx, boxes[kind], max(20, b.n/4), func(c, r time.Duration) {
+				connect[kind], trip[kind] = append(connect[kind], c), append(trip[kind], r)
+			}); err != nil {
+				return err
+			}
+		}
+		for i := range kinds {
+			kind := kinds[(i+round)%2]
+			v, err := throughput(boxes[kind], 500*time.Millisecond)
+			if err != nil {
+				return err
+			}
+			bulk[kind] = append(bulk[kind], v)
+		}
+	}
+	for _, kind := range kinds {
+		to := ""
+		if kind == "policy" {
+			to = "plain"
+		}
+		b.add(measure.FromDurations("tcp_connect_"+kind, connect[kind], 0), "tcp_connect_"+to)
+		b.add(measure.FromDurations("tcp_round_trip_"+kind, trip[kind], 0), "tcp_round_trip_"+to)
+		b.add(measure.FromValues("tcp_send_"+kind, "s/GiB", bulk[kind], 0), "tcp_send_"+to)
+	}
+	return nil
+}
+
+// connections makes some, and does a round trip on each.
+func (b *bench) connections(ctx context.Context, s *linux.NetSpace, n int, note func(connect, trip time.Duration)) error {
+	for range n {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		start := time.Now()
+		c, err := dial(s)
+		if err != nil {
+			return err
+		}
+		connected := time.Now()
+		err = ping(c)
+		note(connected.Sub(start), time.Since(connected))
+		if err := errors.Join(err, c.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// throughput sends for a while: seconds per GiB.
+func throughput(s *linux.NetSpace, d time.Duration) (float64, error) {
+	c, err := dial(s)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	buf := make([]byte, 256<<10)
+	start := time.Now()
+	sent := 0
+	_ = c.(*net.TCPConn).SetNoDelay(false)
+	for time.Since(start) < d {
+		n, err := c.Write(buf)
+		if err != nil {
+			return 0, err
+		}
+		sent += n
+	}
+	return time.Since(start).Seconds() / (float64(sent) / (1 << 30)), nil
+}
+
+// rules: what a policy of many rules costs beside one of few.
+func (b *bench) rules(ctx context.Context) (err error) {
+	t, err := build(true)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, t.close()) }()
+	boxes := map[int]*linux.NetSpace{}
+	sizes := []int{10, 10_000}
+	for i, n := range sizes {
+		if boxes[n], err = t.sandbox(i); err != nil {
+			return err
+		}
+		start := time.Now()
+		if err := t.dp.Set(i, 1, rulesFor(n, 1)); err != nil {
+			return err
+		}
+		b.add(measure.FromDurations(fmt.Sprintf("set_%d_rules", n), []time.Duration{time.Since(start)}, 0))
+	}
+	stats, err := ebpf.EnableStats(0) // run time
+	if err != nil {
+		return err
+	}
+	defer stats.Close()
+	connect, packet := map[int][]time.Duration{}, map[int][]float64{}
+	for round := range 10 {
+		for i := range sizes {
+			n := sizes[(i+round)%2]
+			before, runs, err := spent()
+			if err != nil {
+				return err
+			}
+			if err := b.connections(ctx, boxes[n], max(20, b.n/4), func(c, _ time.Duration) { connect[n] = append(connect[n], c) }); err != nil {
+				return err
+			}
+			after, more, err := spent()
+			if err != nil {
+				return err
+			}
+			packet[n] = append(packet[n], float64(after-before)/float64(more-runs))
+		}
+	}
+	for i, n := range sizes {
+		to := sizes[max(0, i-1)]
+		b.add(measure.FromDurations(fmt.Sprintf("tcp_connect_%d_rules", n), connect[n], 0), fmt.Sprintf("tcp_connect_%d_rules", to))
+		r := measure.FromValues(fmt.Sprintf("program_run_%d_rules", n), "ns", packet[n], 0)
+		r.Note = "mean of the packets of whole short connections, by the kernel's own count"
+		b.add(r, fmt.Sprintf("program_run_%d_rules", to))
+	}
+	return nil
+}
+
+// spent is the time in the links' programs, and how often they ran.
+func spent() (time.Duration, uint64, error) {
+	var total time.Duration
+	var runs uint64
+	for id := ebpf.ProgramID(0); ; {
+		var err error
+		if id, err = ebpf.ProgramGetNextID(id); err != nil {
+			return total, runs, nil
+		}
+		p, err := ebpf.NewProgramFromID(id)
+		if err != nil {
+			continue // it went away
+		}
+		info, err := p.Info()
+		if err != nil {
+			p.Close()
+			return 0, 0, err
+		}
+		stats, err := p.Stats()
+		p.Close()
+		if err != nil {
+			return 0, 0, err
+		}
+		if info.Name != "from_sandbox" && info.Name != "to_sandbox" {
+			continue
+		}
+		total, runs = total+stats.Runtime, runs+stats.RunCount
+	}
+}
