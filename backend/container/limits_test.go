@@ -4,6 +4,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/opendsec/dsec/guest/wire"
 	"github.com/opendsec/dsec/sandbox"
@@ -152,4 +153,34 @@ func TestPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	alive(t, c)
+}
+
+// TestIOLimit: what goes straight to the disk goes no faster than the limit allows. The bound is from below: a slow
+// machine takes longer, none less.
+func TestIOLimit(t *testing.T) {
+	b := newBed(t, nil)
+	const rate, size = 1 << 20, 4 << 20
+	for name, script := range map[string]string{
+		"write": "dd if=/dev/zero of=/out bs=256k count=16 oflag=direct status=none",
+		"read":  "dd if=/in of=/dev/null bs=256k iflag=direct status=none",
+	} {
+		t.Run(name, func(t *testing.T) {
+			free, limited := connect(t, b.create(nil)), connect(t, b.create(func(s *sandbox.Spec) {
+				s.Limits.IOReadBPS, s.Limits.IOWriteBPS = rate, 2*rate
+				if name == "write" {
+					s.Limits.IOReadBPS, s.Limits.IOWriteBPS = 2*rate, rate
+				}
+			}))
+			for _, c := range []*client{free, limited} { // incompressible, and on the disk
+				c.must("head -c 4194304 /dev/urandom > /in && sync /in")
+			}
+			free.must(script)
+			start := time.Now()
+			limited.must(script)
+			// A part may pass on what was saved up before.
+			if took, least := time.Since(start), time.Duration(size/rate)*time.Second/4; took < least {
+				t.Errorf("%d bytes at %d a second in %v, want at least %v", size, rate, took, least)
+			}
+		})
+	}
 }
