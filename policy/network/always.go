@@ -51,6 +51,15 @@ var private = specials(
 	"fc00::/7", "private (unique local)",
 )
 
+// AlwaysDenied are the ranges that no rule opens, those of the node aside.
+func AlwaysDenied() []netip.Prefix {
+	out := make([]netip.Prefix, len(hard))
+	for i, s := range hard {
+		out[i] = s.prefix
+	}
+	return out
+}
+
 func within(list []special, p netip.Prefix) (string, bool) {
 	for _, s := range list {
 		if s.prefix.Bits() <= p.Bits() && s.prefix.Contains(p.Addr()) {

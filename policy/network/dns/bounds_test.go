@@ -3,6 +3,7 @@ package dns_test
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -164,6 +165,36 @@ func TestConfigRefuses(t *testing.T) {
 	} {
 		if _, err := dns.New(c); err == nil {
 			t.Errorf("%s: accepted", what)
+		}
+	}
+}
+
+// A sandbox holds a bounded number of connections, and they are given back.
+func TestTCPConnections(t *testing.T) {
+	n := start(t, nil)
+	n.set("none")
+	var held []net.Conn
+	for range 8 {
+		c, err := n.sandbox.Dial(t.Context(), "tcp", n.at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, c)
+	}
+	// The ninth is closed without an answer, or was reset before.
+	if m, err := n.exchange("tcp", new(miekg.Msg).SetQuestion("localhost.", miekg.TypeA)); err == nil {
+		t.Errorf("a ninth connection is answered: %v", m)
+	}
+	for _, c := range held {
+		c.Close()
+	}
+	for end := time.Now().Add(30 * time.Second); ; {
+		m, err := n.exchange("tcp", new(miekg.Msg).SetQuestion("localhost.", miekg.TypeA))
+		if err == nil && len(m.Answer) == 1 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("after all were closed: %v %v", m, err)
 		}
 	}
 }

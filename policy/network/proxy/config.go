@@ -120,8 +120,10 @@ type Event struct {
 	Why    string
 	// Sent and Received are the bytes from and to the client.
 	Sent, Received uint64
-	// Suppressed counts this sandbox's events that were left out since the last one.
-	Suppressed int
+	// Suppressed counts this sandbox's events that were left out since the last one, with their bytes. Events of
+	// kind Ended and all others are counted apart.
+	Suppressed                         int
+	SuppressedSent, SuppressedReceived uint64
 }
 
 // Stats count since the start; Open is now.

@@ -24,9 +24,29 @@ type Server struct {
 
 // sandboxState is what is counted about one sandbox; guarded by Server.mu.
 type sandboxState struct {
-	conns      map[*conn]struct{}
-	events     *rate.Limiter
-	suppressed int
+	conns map[*conn]struct{}
+	// Ends of allowed connections are apart from the rest, so that neither keeps the other from being recorded.
+	ends, others eventState
+}
+
+// eventState bounds events, and sums those that are left out.
+type eventState struct {
+	rate           *rate.Limiter
+	suppressed     int
+	sent, received uint64
+}
+
+// take says whether an event may be passed on, and adds to it what was left out since the last one.
+func (s *eventState) take(e *Event) bool {
+	if !s.rate.AllowN(e.Time, 1) {
+		s.suppressed++
+		s.sent += e.Sent
+		s.received += e.Received
+		return false
+	}
+	e.Suppressed, e.SuppressedSent, e.SuppressedReceived = s.suppressed, s.sent, s.received
+	s.suppressed, s.sent, s.received = 0, 0, 0
+	return true
 }
 
 // maxSandboxes bounds those that are remembered without a connection.
@@ -163,7 +183,8 @@ func (s *Server) state(key string) *sandboxState {
 				}
 			}
 		}
-		st = &sandboxState{conns: map[*conn]struct{}{}, events: rate.NewLimiter(10, 100)}
+		st = &sandboxState{conns: map[*conn]struct{}{}}
+		st.ends.rate, st.others.rate = rate.NewLimiter(50, 500), rate.NewLimiter(10, 100)
 		s.sandboxes[key] = st
 	}
 	return st
@@ -235,14 +256,15 @@ func (s *Server) event(e Event) {
 	e.Time = s.cfg.Now()
 	s.mu.Lock()
 	st := s.state(e.Key)
-	if !st.events.AllowN(e.Time, 1) {
-		st.suppressed++
-		s.mu.Unlock()
-		return
+	class := &st.others
+	if e.Kind == Ended {
+		class = &st.ends
 	}
-	e.Suppressed, st.suppressed = st.suppressed, 0
+	ok := class.take(&e)
 	s.mu.Unlock()
-	s.cfg.Events(e)
+	if ok {
+		s.cfg.Events(e)
+	}
 }
 
 // Stats counts what happened so far.

@@ -351,3 +351,43 @@ func TestConfigAndOrigin(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// Events are bounded; those left out are in the next one.
+func TestEventsAreBounded(t *testing.T) {
+	now := time.Now()
+	var mu sync.Mutex
+	n := start(t, func(c *Config) {
+		c.Now = func() time.Time {
+			mu.Lock()
+			defer mu.Unlock()
+			return now
+		}
+	})
+	n.set("one.example")
+	a := netip.MustParseAddr("203.0.113.1")
+	const all = 130
+	for range all {
+		conn := n.dial(a, 80)
+		fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: two.example\r\n\r\n")
+		_, _ = io.ReadAll(conn)
+		conn.Close()
+	}
+	for n.server.Stats().Refused < all || n.server.Stats().Open > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	n.mu.Lock()
+	got := len(n.events)
+	n.events = nil
+	n.mu.Unlock()
+	if got != 100 {
+		t.Errorf("%d events", got)
+	}
+	mu.Lock()
+	now = now.Add(time.Minute)
+	mu.Unlock()
+	conn := n.dial(a, 80)
+	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: two.example\r\n\r\n")
+	if e := n.waitEvent(Refused); e.Suppressed != all-100 {
+		t.Errorf("%+v", e)
+	}
+}
