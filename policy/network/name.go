@@ -49,14 +49,31 @@ func NormalizeDomain(s string) (string, error) {
 	return ascii, nil
 }
 
-// asked brings a name as it arrives on the wire (a question, SNI, Host) into the form that is compared. Names on the
-// wire are ASCII already; what is none matches no rule.
+// asked brings a name as it arrives on the wire (a question, SNI, Host) into the form that is compared. A name with any
+// other byte than letters, digits, dashes and underscores is no host's, and matches no rule: an escaped dot inside of a
+// label would otherwise pass for one between two.
 func asked(name string) (string, bool) {
 	name = strings.TrimSuffix(name, ".")
-	if name == "" || len(name) > 253 || !isASCII(name) || strings.Contains(name, "*") {
+	if name == "" || len(name) > 253 {
 		return "", false
 	}
-	return strings.ToLower(name), true
+	label := 0
+	for i := range len(name) {
+		c := name[i]
+		if label++; c == '.' {
+			if label == 1 {
+				return "", false
+			}
+			label = 0
+		}
+		if label > 63 {
+			return "", false
+		}
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.' {
+			return "", false
+		}
+	}
+	return strings.ToLower(name), label > 0
 }
 
 func isASCII(s string) bool {

@@ -21,7 +21,7 @@
 //
 // Every request on a connection is read and its Host checked. Whatever two parsers could read in two ways ends the
 // connection: bare line feeds, folded lines, blanks before a colon, repeated or odd lengths, length beside chunks,
-// unknown codings, unknown hop-by-hop headers, an absolute target that differs from Host. CONNECT and HTTP/2, with prior
+// unknown codings, bodies of GET and HEAD, unknown hop-by-hop headers, an absolute target that differs from Host. CONNECT and HTTP/2, with prior
 // knowledge or by upgrade, are refused. Another upgrade (websocket) may be the first request of a connection only; once
 // the server agrees, bytes go through unread.
 // "Expect: 100-continue" is taken out and answered here, since a body that may or may not follow is read in two ways.

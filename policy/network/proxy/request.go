@@ -230,6 +230,9 @@ func (q *request) judge(h *headers, target string, minor int) error {
 		}
 		q.length, _ = strconv.ParseInt(*h.length, 10, 64)
 	}
+	if q.length != 0 && bodiless[q.method] {
+		return errors.New("a body of a " + q.method + ", which some servers would read as the next request")
+	}
 	if q.upgrade && q.length != 0 {
 		return errors.New("an upgrade with a body")
 	}
@@ -242,6 +245,9 @@ func (q *request) judge(h *headers, target string, minor int) error {
 	}
 	return q.checkTarget(target)
 }
+
+// bodiless are methods whose bodies some servers pass over.
+var bodiless = map[string]bool{"GET": true, "HEAD": true, "OPTIONS": true, "TRACE": true}
 
 // checkTarget compares an absolute target with Host.
 func (q *request) checkTarget(target string) error {

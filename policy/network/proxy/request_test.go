@@ -96,6 +96,8 @@ func TestRequestsRefused(t *testing.T) {
 		"GET / HTTP/1.1\r\n" + host + "Upgrade: h2c\r\n\r\n",
 		"GET / HTTP/1.1\r\n" + host + "Upgrade: TLS/1.0, HTTP/1.1\r\n\r\n",
 		"POST / HTTP/1.1\r\n" + host + "Upgrade: websocket\r\nContent-Length: 5\r\n\r\n",
+		"GET / HTTP/1.1\r\n" + host + "Content-Length: 5\r\n\r\n",
+		"HEAD / HTTP/1.1\r\n" + host + "Transfer-Encoding: chunked\r\n\r\n",
 		"POST / HTTP/1.1\r\n" + host + "Expect: 200-ok\r\n\r\n",
 		"GET / HTTP/1.1\r\n" + host + "X\x01: a\r\n\r\n",
 		"GET / HTTP/1.1\r\n" + host + "X: a\rb\r\n\r\n",
