@@ -211,6 +211,37 @@ func (c *Catalog) Check(r Rule) error {
 	return invalid("%s: unknown service %q%s (a domain has a dot in it)", r, r.Service, c.near(r.Service))
 }
 
+// Leak is a warning about an allowed service.
+type Leak struct{ Service, Text string }
+
+// Leaks are the warnings to show to whoever chooses a policy, those of included services among them, by name.
+func (c *Catalog) Leaks(p Policy) []Leak {
+	found := map[string]string{}
+	var add func(name string)
+	add = func(name string) {
+		s, ok := c.services[name]
+		if _, again := found[name]; !ok || again {
+			return
+		}
+		found[name] = s.Leaks
+		for _, i := range s.Includes {
+			add(i)
+		}
+	}
+	for _, r := range p.Rules {
+		if r.Action == Allow && r.Service != "" {
+			add(r.Service)
+		}
+	}
+	var out []Leak
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		if found[name] != "" {
+			out = append(out, Leak{name, found[name]})
+		}
+	}
+	return out
+}
+
 // near lists names that are a slip away from a name, or all of them.
 func (c *Catalog) near(name string) string {
 	var out []string

@@ -102,3 +102,20 @@ func TestExtendRefuses(t *testing.T) {
 		}
 	}
 }
+
+func TestLeaks(t *testing.T) {
+	p, err := ParseTexts(Builtin(), "golang", "apt", "!github", "example.org")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, l := range Builtin().Leaks(p) {
+		names = append(names, l.Service)
+		if l.Service == "golang" && !strings.Contains(l.Text, "GitHub") {
+			t.Errorf("%+v", l)
+		}
+	}
+	if !slices.Equal(names, []string{"debian", "golang", "ubuntu"}) {
+		t.Errorf("%v", names)
+	}
+}

@@ -52,7 +52,7 @@ func (l *layer) view(at place) view {
 		v.allow = l.allRanges
 	}
 	if l.mode == ModeOpen && !at.inside {
-		v.allow = everything
+		v.allow = v.allow.union(internet)
 	}
 	return v
 }

@@ -15,7 +15,8 @@
 // Within one policy, what no rule allows is denied, and a rule that denies beats every rule that allows, however
 // specific either is. The same target both allowed and denied is refused. So {"npm": false, "pypi": true} allows PyPI
 // and nothing else, "*.example.org" with "!a.example.org" allows all names there but one, and "open" with "!github" is
-// the internet without GitHub.
+// the internet without GitHub. "open" leaves other resolvers out (ports 53 and 853), or names would be no policy; a rule
+// for their address adds them.
 //
 // Across layers, a destination must be allowed by each layer that is present: the narrowest wins, nobody can widen what
 // another closed, and their order does not matter. Without any layer all is denied.

@@ -135,6 +135,8 @@ func (l *layer) refuse(at place, v view, proto Protocol, port uint16) Decision {
 		d.Why = "the policy is none"
 	case named && proto == UDP && port == 443 && !r.Prefix.IsValid():
 		d.Rule, d.Why = r.String(), noQUIC
+	case l.mode == ModeOpen && !at.inside && (proto == TCP || proto == UDP) && resolvers.has(port):
+		d.Why = "names resolve through the node alone: \"open\" leaves out ports 53 and 853, a rule for the address can add them"
 	case named && !v.total().empty():
 		d.Rule = r.String()
 		d.Why = fmt.Sprintf("the rules open only %s there", v.total())

@@ -350,5 +350,8 @@ func (p Policy) normal(c *Catalog) (Policy, error) {
 		}
 	}
 	p.Rules = out
+	if p.Mode == ModeRules && len(out) == 0 {
+		p.Mode = ModeNone
+	}
 	return p, nil
 }

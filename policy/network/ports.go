@@ -91,6 +91,10 @@ type reach struct {
 var (
 	everything = reach{ports{allPorts}, ports{allPorts}, true}
 	quic       = ports{{443, 443}}
+	// internet is what "open" allows at a public address: all but the ports of other resolvers.
+	internet = reach{ports{allPorts}.minus(resolvers), ports{allPorts}.minus(resolvers), true}
+	// resolvers are the ports of DNS, and of DNS over TLS and QUIC.
+	resolvers = ports{{53, 53}, {853, 853}}
 	// checked are the TCP ports on which what a name opens passes the check of SNI or Host.
 	checked = ports{{80, 80}, {443, 443}}
 )

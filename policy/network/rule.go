@@ -124,8 +124,8 @@ const (
 	ModeNone Mode = iota
 	// ModeRules denies what no rule allows.
 	ModeRules
-	// ModeOpen allows the internet: every public address and every name, but for what rules deny. It never
-	// allows private addresses; rules may add those.
+	// ModeOpen allows the internet: every public address and every name, but for what rules deny and for other
+	// resolvers (ports 53 and 853). It never allows private addresses; rules may add those.
 	ModeOpen
 )
 

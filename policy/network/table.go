@@ -34,7 +34,7 @@ func (p *Program) table() ([]Entry, error) {
 		} else {
 			for i, l := range p.layers {
 				if l.mode == ModeOpen {
-					n.sums[i].allow = everything
+					n.sums[i].allow = internet
 				}
 			}
 		}

@@ -47,6 +47,7 @@ type conn struct {
 	client *side
 	server *side // nil until dialled; set before both directions run
 
+	since          time.Time
 	active         atomic.Int64 // time of the last byte, Unix nanoseconds
 	sent, received atomic.Uint64
 	over           atomic.Bool // HTTP: the server has ended
@@ -73,7 +74,7 @@ func refuse(format string, args ...any) error {
 }
 
 func newConn(s *Server, nc net.Conn, f Flow) *conn {
-	c := &conn{s: s, flow: f, client: newSide(nc)}
+	c := &conn{s: s, flow: f, client: newSide(nc), since: s.cfg.Now()}
 	c.touch()
 	return c
 }

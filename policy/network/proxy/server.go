@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -265,6 +266,34 @@ func (s *Server) event(e Event) {
 	if ok {
 		s.cfg.Events(e)
 	}
+}
+
+// Connection is one that was let through and is open.
+type Connection struct {
+	Flow
+	Protocol       string
+	Names          []string // that it carries: one of TLS, those of all requests of HTTP
+	Since          time.Time
+	Sent, Received uint64 // bytes so far, by pieces of up to 1 MiB
+}
+
+// Connections are a sandbox's, in no order.
+func (s *Server) Connections(key string) []Connection {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.sandboxes[key]
+	if st == nil {
+		return nil
+	}
+	var out []Connection
+	for c := range st.conns {
+		c.mu.Lock()
+		if c.out != nil && c.ended == "" {
+			out = append(out, Connection{c.flow, c.protocol, slices.Clone(c.names), c.since, c.sent.Load(), c.received.Load()})
+		}
+		c.mu.Unlock()
+	}
+	return out
 }
 
 // Stats counts what happened so far.

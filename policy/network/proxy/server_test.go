@@ -211,6 +211,9 @@ func TestRecheck(t *testing.T) {
 		return c
 	}
 	a, b := open("one.example", one.V4[0]), open("two.example", two.V4[0])
+	if list := n.server.Connections("sandbox-1"); len(list) != 2 || len(list[0].Names) != 1 || list[0].Protocol != "tls" || list[0].Sent == 0 {
+		t.Errorf("%+v", list)
+	}
 	if got := n.server.Recheck("sandbox-1"); got != 0 {
 		t.Errorf("%d were cut by the same policy", got)
 	}
