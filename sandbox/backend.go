@@ -59,7 +59,8 @@ type Instance interface {
 	// Destroy).
 	Done() <-chan struct{}
 	End() *Failure
-	// Destroy ends all processes and removes every part. Idempotent; safe after Done.
+	// Destroy ends all processes; when it returns none is left. Parts that only take up room may be removed a moment
+	// later, by the Backend's Close at the latest. Idempotent; safe after Done.
 	Destroy(ctx context.Context) error
 }
 

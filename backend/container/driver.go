@@ -44,6 +44,8 @@ type Driver struct {
 	profile   string   // AppArmor's, of all commands; "" where the host has none
 	freed     chan struct{}
 
+	remains remains
+
 	warmOnce sync.Once
 	warm     *warm
 
@@ -59,6 +61,7 @@ func New(ctx context.Context, cfg Config) (_ *Driver, err error) {
 	cfg.defaults()
 	d := &Driver{cfg: cfg, log: cfg.Log, slots: newSlots(cfg.MaxShells),
 		freed: make(chan struct{}, 1), shells: map[sandbox.ID]bool{}, instances: map[sandbox.ID]*instance{}}
+	d.remains.d = d
 	defer func() {
 		if err != nil {
 			d.closeParts()
@@ -309,6 +312,7 @@ func (d *Driver) Close(ctx context.Context) error {
 			d.slots.release(slot)
 		}
 	}
+	d.remains.close()
 	d.closeShells()
 	_ = d.tree.Close() // succeeds when no sandbox is left; else its groups are needed
 	d.closeParts()

@@ -150,7 +150,7 @@ func (i *instance) Stats(context.Context) (sandbox.Stats, error) {
 // DiskFull tells whether its writable layer, or the pool that it lies in, has no room left; unlike Stats it is exact.
 func (i *instance) DiskFull(context.Context) (own, shared bool, err error) { return i.layer.Full() }
 
-// Destroy ends the container and removes every part of it.
+// Destroy ends the container. What then takes up room, but runs no more, is removed soon after.
 func (i *instance) Destroy(context.Context) error {
 	i.mu.Lock()
 	if i.destroyed {
@@ -165,7 +165,12 @@ func (i *instance) Destroy(context.Context) error {
 		first.Close()
 	}
 	start := time.Now()
-	if err := i.d.removeByID(i.id, pidfd); err != nil {
+	err := i.d.kill(i.id, pidfd)
+	left := err == nil && i.d.remains.leave(i.id, i.slot)
+	if err == nil && !left {
+		err = i.d.removeRest(i.id)
+	}
+	if err != nil {
 		i.mu.Lock()
 		i.destroyed = false // may be tried again
 		i.mu.Unlock()
@@ -177,11 +182,18 @@ func (i *instance) Destroy(context.Context) error {
 	i.d.mu.Unlock()
 	i.d.forget(pidfd)
 	pidfd.Close()
-	i.d.slots.release(i.slot)
-	select {
-	case i.d.freed <- struct{}{}:
-	default:
+	if !left {
+		i.d.released(i.slot)
 	}
 	i.d.observe("destroy", time.Since(start))
 	return nil
+}
+
+// released gives a slot back and tells those who wait for one.
+func (d *Driver) released(slot int) {
+	d.slots.release(slot)
+	select {
+	case d.freed <- struct{}{}:
+	default:
+	}
 }

@@ -156,6 +156,7 @@ func childMakesOne(t *testing.T) {
 	if err := i.Destroy(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	d.remains.close() // what Destroy has put off is a step as well
 }
 
 // TestStack composes a base, a workspace and a toolkit, with an /etc that is not like the base's.

@@ -258,6 +258,14 @@ const endTimeout = 30 * time.Second
 
 // removeByID removes all parts of an id, whoever made them; pidfd may be nil.
 func (d *Driver) removeByID(id sandbox.ID, pidfd *os.File) error {
+	if err := d.kill(id, pidfd); err != nil {
+		return err
+	}
+	return d.removeRest(id)
+}
+
+// kill ends all processes of an id and waits until they are gone.
+func (d *Driver) kill(id sandbox.ID, pidfd *os.File) error {
 	groups := d.tree.Sandbox(string(id))
 	if pidfd != nil {
 		// The whole pid namespace ends with its first process.
@@ -266,13 +274,15 @@ func (d *Driver) removeByID(id sandbox.ID, pidfd *os.File) error {
 	if err := groups.Kill(); err != nil {
 		return err
 	}
-	if err := groups.WaitEmpty(endTimeout); err != nil {
-		return err
-	}
+	return groups.WaitEmpty(endTimeout)
+}
+
+// removeRest removes what is left of an id whose processes are gone.
+func (d *Driver) removeRest(id sandbox.ID) error {
 	if err := failpoint.Hit("container/killed"); err != nil {
 		return err
 	}
-	if err := groups.Remove(); err != nil {
+	if err := d.tree.Sandbox(string(id)).Remove(); err != nil {
 		return err
 	}
 	if err := d.pool.Delete(string(id)); err != nil {

@@ -169,8 +169,8 @@ func (w *warm) wanted() bool {
 	if len(w.ready)+w.making >= w.target+len(w.waiters) {
 		return false
 	}
-	// Refill when no creation would be slowed down, but never run dry for it.
-	return w.claims == 0 || len(w.ready) < w.target/2
+	// Refill when no creation would be slowed down, but do not run dry for it.
+	return w.claims == 0 || len(w.ready) < w.target/8
 }
 
 func (w *warm) maker() {

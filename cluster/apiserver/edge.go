@@ -30,7 +30,7 @@ type Edge struct {
 	id       atomic.Pointer[sandbox.EdgeID] // nil until it has answered once
 	down     atomic.Pointer[error]          // why it does not answer; nil = it does
 
-	transport *http.Transport
+	transport *direct
 	proxy     *httputil.ReverseProxy
 	dial      func(ctx context.Context) (net.Conn, error)
 
@@ -51,7 +51,7 @@ func newEdge(endpoint string) (*Edge, error) {
 	if err != nil {
 		return nil, fmt.Errorf("edge endpoint: %w", err)
 	}
-	e := &Edge{Endpoint: endpoint, base: base, dial: dial, transport: newTransport(dial)}
+	e := &Edge{Endpoint: endpoint, base: base, dial: dial, transport: &direct{dial: dial, next: newTransport(dial)}}
 	hc := &http.Client{Transport: e.transport}
 	e.Admin = dsecv1connect.NewEdgeServiceClient(hc, base, uncompressed)
 	e.Node = dsecv1connect.NewNodeServiceClient(hc, base, uncompressed)

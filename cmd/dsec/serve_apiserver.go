@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 
 	"github.com/opendsec/dsec/cluster/apiserver"
 	"github.com/opendsec/dsec/cluster/engine"
@@ -19,6 +20,10 @@ const (
 )
 
 func serveAPIServer(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger) error {
+	// It passes on what others do: as many processors as they have would mostly wake each other.
+	if os.Getenv("GOMAXPROCS") == "" {
+		runtime.GOMAXPROCS(max(1, runtime.GOMAXPROCS(0)/2))
+	}
 	endpoints, edges, importer := f.engine, f.edges, f.importer
 	if len(endpoints) == 0 {
 		endpoints = []string{d.endpoint("engine")}

@@ -12,7 +12,7 @@
 //
 // On a pure v2 host that is all; the groups lie below the edge's own (a service with Delegate=yes), whose processes
 // move to a leaf beside them (MoveToLeaf). On a hybrid host the v2 tree carries no controllers but still freezes, kills
-// and follows each tree; memory, cpu, pids and blkio are one v1 group for each sandbox, <root>/<sandbox>,
+// and follows each tree; memory, cpu and pids (and blkio, where I/O is limited) are one v1 group for each sandbox, <root>/<sandbox>,
 // which dsec-init's nursery thread joins once (v1 membership is per thread), so that all commands are
 // born inside.
 //

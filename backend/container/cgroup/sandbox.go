@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/opendsec/dsec/internal/linux"
@@ -141,6 +142,11 @@ func (s *Sandbox) setIO(l sandbox.Limits) error {
 	if err != nil {
 		return err
 	}
+	if !s.tree.pure() {
+		if err := s.join("blkio"); err != nil {
+			return err
+		}
+	}
 	for _, d := range devs {
 		if s.tree.pure() {
 			v := d
@@ -161,6 +167,29 @@ func (s *Sandbox) setIO(l sandbox.Limits) error {
 		}
 		if err != nil {
 			return fmt.Errorf("limit I/O on device %s: %w", d, err)
+		}
+	}
+	return nil
+}
+
+// join makes the sandbox's group of a controller that it has not joined from the beginning, and moves dsec-init there,
+// all its threads: what is limited are the commands it starts, and its own work on files.
+func (s *Sandbox) join(controller string) error {
+	root := s.tree.v1[controller]
+	if root == "" {
+		return fmt.Errorf("controller %s: %w: the host does not have it", controller, sandbox.ErrUnsupported)
+	}
+	dir := filepath.Join(root, s.name)
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make control group: %w", err)
+	}
+	pids, err := linux.ReadPlain(s.dir + "/init/cgroup.procs")
+	if err != nil {
+		return err
+	}
+	for _, pid := range strings.Fields(string(pids)) {
+		if err := write(dir+"/cgroup.procs", pid); err != nil {
+			return fmt.Errorf("join control group: %w", err)
 		}
 	}
 	return nil
@@ -209,7 +238,7 @@ func (s *Sandbox) Kill() error {
 // Remove removes the groups; every process must have ended (os.ErrExist-like EBUSY otherwise).
 func (s *Sandbox) Remove() error {
 	errs := []error{removeAll(s.dir)}
-	for _, root := range s.tree.roots()[1:] {
+	for _, root := range s.tree.all()[1:] {
 		errs = append(errs, removeAll(filepath.Join(root, s.name)))
 	}
 	return errors.Join(errs...)

@@ -28,21 +28,20 @@ func (s *Sandbox) Stats() (sandbox.Stats, error) {
 	}
 	var fields []field
 	w := s.dir + "/work/"
-	var cpu int64
+	// The v2 tree counts processor time even where it has no controllers.
+	used, err := readKey(w+"cpu.stat", "usage_usec")
+	if err != nil {
+		return st, err
+	}
+	st.CPUUsage = time.Duration(used) * time.Microsecond
 	if s.tree.pure() {
 		fields = []field{{&st.MemoryBytes, w + "memory.current"}, {&st.MemoryPeakBytes, w + "memory.peak"},
 			{&st.MemoryLimitBytes, w + "memory.max"}, {&st.Pids, w + "pids.current"}, {&st.PidsLimit, w + "pids.max"}}
-		n, err := readKey(w+"cpu.stat", "usage_usec")
-		if err != nil {
-			return st, err
-		}
-		cpu = n * 1000
 	} else {
 		fields = []field{{&st.MemoryBytes, s.v1("memory", "memory.usage_in_bytes")},
 			{&st.MemoryPeakBytes, s.v1("memory", "memory.max_usage_in_bytes")},
 			{&st.MemoryLimitBytes, s.v1("memory", "memory.limit_in_bytes")},
-			{&st.Pids, s.v1("pids", "pids.current")}, {&st.PidsLimit, s.v1("pids", "pids.max")},
-			{&cpu, s.v1("cpuacct", "cpuacct.usage")}}
+			{&st.Pids, s.v1("pids", "pids.current")}, {&st.PidsLimit, s.v1("pids", "pids.max")}}
 	}
 	for _, f := range fields {
 		b, err := linux.ReadPlain(f.path)
@@ -57,8 +56,6 @@ func (s *Sandbox) Stats() (sandbox.Stats, error) {
 			return st, err
 		}
 	}
-	st.CPUUsage = time.Duration(cpu)
-	var err error
 	st.OOMKills, err = s.OOMKills()
 	return st, err
 }

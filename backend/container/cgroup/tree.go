@@ -12,8 +12,12 @@ import (
 	"github.com/opendsec/dsec/sandbox"
 )
 
-// v1Controllers are the hierarchies of a hybrid host that sandboxes join.
-var v1Controllers = []string{"memory", "cpu", "pids", "blkio", "cpuacct"}
+// v1Controllers are the hierarchies of a hybrid host that each sandbox joins, lateControllers those that it joins when
+// it is given a limit there. Each one costs a creation a directory and a change of groups.
+var (
+	v1Controllers   = []string{"memory", "cpu", "pids"}
+	lateControllers = []string{"blkio"}
+)
 
 // Tree is the place below which one edge keeps its groups.
 type Tree struct {
@@ -68,7 +72,7 @@ func readHost() (*host, error) {
 			}
 		case "cgroup":
 			opts := strings.Split(f[3], ",")
-			for _, c := range v1Controllers {
+			for _, c := range slices.Concat(v1Controllers, lateControllers) {
 				if slices.Contains(opts, c) && h.v1[c] == "" {
 					h.v1[c] = f[1]
 				}
@@ -131,13 +135,16 @@ func (t *Tree) Mode() string {
 // Dir is the tree's directory in the v2 tree.
 func (t *Tree) Dir() string { return t.v2 }
 
-// roots are the tree's directories, one for each hierarchy, without doubles (cpu and cpuacct may be one).
-func (t *Tree) roots() []string {
+// roots are the tree's directories in the hierarchies that every sandbox joins, v2 first; all adds the others.
+func (t *Tree) roots() []string { return t.dirs(v1Controllers) }
+
+func (t *Tree) all() []string { return t.dirs(slices.Concat(v1Controllers, lateControllers)) }
+
+// dirs are the directories for v2 and some v1 controllers, without doubles: one hierarchy may have several.
+func (t *Tree) dirs(controllers []string) []string {
 	out := []string{t.v2}
-	seen := map[string]bool{t.v2: true}
-	for _, c := range v1Controllers {
-		if d := t.v1[c]; d != "" && !seen[d] {
-			seen[d] = true
+	for _, c := range controllers {
+		if d := t.v1[c]; d != "" && !slices.Contains(out, d) {
 			out = append(out, d)
 		}
 	}
@@ -148,7 +155,7 @@ func (t *Tree) roots() []string {
 func (t *Tree) List() ([]string, error) {
 	seen := map[string]bool{}
 	var out []string
-	for _, d := range t.roots() {
+	for _, d := range t.all() {
 		ents, err := os.ReadDir(d)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, err
@@ -166,7 +173,7 @@ func (t *Tree) List() ([]string, error) {
 // Close removes the tree's own directories if they are empty.
 func (t *Tree) Close() error {
 	var errs []error
-	for _, d := range t.roots() {
+	for _, d := range t.all() {
 		if err := os.Remove(d); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, err)
 		}
