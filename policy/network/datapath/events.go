@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,7 +27,10 @@ type events struct {
 	closed bool
 }
 
-const eventQueue = 4096
+const (
+	eventQueue = 4096
+	look       = 500 * time.Millisecond // how late the news of an opened flow may be
+)
 
 func newEvents() *events {
 	return &events{out: make(chan Event, eventQueue), done: make(chan struct{})}
@@ -47,7 +51,11 @@ func (v *events) run(e *engine) {
 	defer close(v.done)
 	var rec ringbuf.Record
 	for {
+		v.reader.SetDeadline(time.Now().Add(look))
 		if err := v.reader.ReadInto(&rec); err != nil {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				continue
+			}
 			if !errors.Is(err, ringbuf.ErrClosed) {
 				e.log.Error("the datapath's events end", "err", err)
 			}

@@ -111,6 +111,7 @@ const (
 	_
 	_
 	_
+	_
 	stateEventsLost
 	stateDenied
 	stateLive  = stateDenied + reasons

@@ -140,7 +140,7 @@ int from_sandbox(struct __sk_buff *skb)
 	struct slot *s = at.slot;
 	struct state *st = at.state;
 	struct ethernet e;
-	if (skb_load(skb, 0, &e, sizeof(e)))
+	if (GET(skb, 0, &e))
 		return DROP;
 	int reason = R_SOURCE;
 	for (int i = 0; i < 6; i++)
@@ -323,13 +323,13 @@ CALL int stray(struct __sk_buff *skb)
 	union addr from, to;
 	if (skb->protocol == be16(ETH_IPV4)) {
 		struct ipv4 ip;
-		if (skb_load(skb, ETH_LEN, &ip, sizeof(ip)))
+		if (GET(skb, ETH_LEN, &ip))
 			return 1;
 		map_v4(&from, ip.from);
 		map_v4(&to, ip.to);
 	} else if (skb->protocol == be16(ETH_IPV6)) {
 		struct ipv6 ip;
-		if (skb_load(skb, ETH_LEN, &ip, sizeof(ip)))
+		if (GET(skb, ETH_LEN, &ip))
 			return 1;
 		from = ip.from, to = ip.to;
 	} else {

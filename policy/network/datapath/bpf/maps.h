@@ -106,7 +106,7 @@ struct slot {
 // What happens to it.
 struct state {
 	__u64 out_bytes, out_packets, in_bytes, in_packets;
-	__u64 out_due, in_due, event_due; // token buckets: when the bucket is full again
+	__u64 out_due, in_due, denied_due, opened_due; // token buckets: when the bucket is full again
 	__u64 events_lost;
 	__u64 denied[REASONS];
 	__u32 live; // flows

@@ -47,6 +47,19 @@ struct icmp {
 	__u16 id, seq;
 };
 
+// GET copies a header out of a packet: directly where it lies in one piece, as it nearly always does.
+#define GET(skb, at, to)                                                                                      \
+	({                                                                                                    \
+		__u32 _at = (at);                                                                             \
+		typeof(to) _from = (void *)(long)(skb)->data + _at;                                           \
+		int _err = 0;                                                                                 \
+		if ((void *)(_from + 1) <= (void *)(long)(skb)->data_end)                                     \
+			*(to) = *_from;                                                                       \
+		else                                                                                          \
+			_err = skb_load(skb, _at, to, sizeof(*(to)));                                         \
+		_err;                                                                                         \
+	})
+
 INLINE void map_v4(union addr *a, __u32 v4)
 {
 	a->d[0] = 0;
@@ -116,26 +129,29 @@ CALL int inner(struct __sk_buff *skb, struct packet *p, __u32 at, int outward)
 }
 
 // transport reads what follows the IP header.
-CALL int transport(struct __sk_buff *skb, struct packet *p, __u32 protocol, __u32 len, int outward)
+INLINE int transport(struct __sk_buff *skb, struct packet *p, __u32 protocol, __u32 len, int outward)
 {
-	__u16 port[2] = {};
+	struct {
+		__u16 from, to;
+	} port = {};
+	__u32 at = p->v6 ? ETH_LEN + sizeof(struct ipv6) : ETH_LEN + sizeof(struct ipv4);
 	if (protocol == TCP) {
 		struct tcp h;
-		if (len < sizeof(h) || skb_load(skb, p->l4, &h, sizeof(h)))
+		if (len < sizeof(h) || GET(skb, at, &h))
 			return R_MALFORMED;
 		__u32 header = (h.offset >> 4) * 4;
 		if (header < sizeof(h) || header > len)
 			return R_MALFORMED;
-		port[0] = h.from, port[1] = h.to;
+		port.from = h.from, port.to = h.to;
 		p->tcp_flags = h.flags;
 		p->seq = be32(h.seq), p->ack = be32(h.ack);
 		p->segment = len - header + !!(h.flags & SYN) + !!(h.flags & FIN);
 	} else if (protocol == UDP) {
-		if (len < 8 || skb_load(skb, p->l4, port, sizeof(port)))
+		if (len < 8 || GET(skb, at, &port))
 			return R_MALFORMED;
 	} else if (protocol == (p->v6 ? ICMPV6 : ICMP)) {
 		struct icmp h;
-		if (len < sizeof(h) || skb_load(skb, p->l4, &h, sizeof(h)))
+		if (len < sizeof(h) || GET(skb, at, &h))
 			return R_MALFORMED;
 		p->protocol = ICMP;
 		__u8 ask = p->v6 ? 128 : 8, answer = p->v6 ? 129 : 0;
@@ -148,24 +164,24 @@ CALL int transport(struct __sk_buff *skb, struct packet *p, __u32 protocol, __u3
 			return R_NONE;
 		}
 		if (p->v6 ? h.type >= 1 && h.type <= 4 : h.type == 3 || h.type == 11 || h.type == 12)
-			return inner(skb, p, p->l4 + 8, outward);
+			return inner(skb, p, at + 8, outward);
 		return R_PROTOCOL;
 	} else {
 		return R_PROTOCOL;
 	}
 	p->protocol = protocol;
-	p->local_port = be16(outward ? port[0] : port[1]);
-	p->remote_port = be16(outward ? port[1] : port[0]);
+	p->local_port = be16(outward ? port.from : port.to);
+	p->remote_port = be16(outward ? port.to : port.from);
 	return R_NONE;
 }
 
 // parse reads an IP packet. outward: from the sandbox. The addresses are filled in even when it refuses, as far
 // as it came.
-CALL int parse(struct __sk_buff *skb, struct packet *p, int outward)
+INLINE int parse(struct __sk_buff *skb, struct packet *p, int outward)
 {
 	if (skb->protocol == be16(ETH_IPV4)) {
 		struct ipv4 ip;
-		if (skb_load(skb, ETH_LEN, &ip, sizeof(ip)))
+		if (GET(skb, ETH_LEN, &ip))
 			return R_MALFORMED;
 		map_v4(&p->local, outward ? ip.from : ip.to);
 		map_v4(&p->remote, outward ? ip.to : ip.from);
@@ -182,7 +198,7 @@ CALL int parse(struct __sk_buff *skb, struct packet *p, int outward)
 		return transport(skb, p, ip.protocol, len - sizeof(ip), outward);
 	}
 	struct ipv6 ip;
-	if (skb_load(skb, ETH_LEN, &ip, sizeof(ip)))
+	if (GET(skb, ETH_LEN, &ip))
 		return R_MALFORMED;
 	p->v6 = 1;
 	p->local = outward ? ip.from : ip.to;

@@ -87,8 +87,9 @@ CALL int tell(struct state *st, struct packet *p, __u32 slot, __u32 token, __u32
 	__u64 now = now_ns();
 	if (!st || !p)
 		return 0;
+	int opened = (what & 0xff) == E_OPENED;
 	// 64 at once, 32 a second.
-	if (!spend(&st->event_due, now, 31250000, 2000000000)) {
+	if (!spend(opened ? &st->opened_due : &st->denied_due, now, 31250000, 2000000000)) {
 		__sync_fetch_and_add(&st->events_lost, 1);
 		return 0;
 	}
@@ -96,7 +97,8 @@ CALL int tell(struct state *st, struct packet *p, __u32 slot, __u32 token, __u32
 		.time = now, .slot = slot, .token = token, .remote = p->remote, .local_port = p->local_port,
 		.remote_port = p->remote_port, .protocol = p->protocol, .kind = what & 0xff, .reason = what >> 8 & 0xff, .inbound = what >> 16 & 1,
 	};
-	if (ring_put(&events, &e, sizeof(e), 0))
+	// Nobody is woken for what went well: it can wait for the reader to look.
+	if (ring_put(&events, &e, sizeof(e), opened ? BPF_RB_NO_WAKEUP : 0))
 		__sync_fetch_and_add(&st->events_lost, 1);
 	return 0;
 }
