@@ -40,6 +40,8 @@ type mounts struct {
 	node  layer.Node
 	hold  *hold.Client
 	space *linux.MountSpace
+	// held names what the holder had when this process began; nil = unknown, ask about each.
+	held map[string]bool
 
 	mu   sync.Mutex
 	m    map[layer.Digest]*mounted
@@ -48,7 +50,14 @@ type mounts struct {
 }
 
 func newMounts(n layer.Node, h *hold.Client, s *linux.MountSpace) *mounts {
-	return &mounts{node: n, hold: h, space: s, m: map[layer.Digest]*mounted{}, lru: list.New(), busy: map[layer.Digest]chan struct{}{}}
+	c := &mounts{node: n, hold: h, space: s, m: map[layer.Digest]*mounted{}, lru: list.New(), busy: map[layer.Digest]chan struct{}{}}
+	if names, err := h.List(holdName("")); err == nil {
+		c.held = make(map[string]bool, len(names))
+		for _, name := range names {
+			c.held[name] = true
+		}
+	}
+	return c
 }
 
 // get returns the layer's mount; concurrent first uses share one mount. The caller calls put.
@@ -135,7 +144,11 @@ func holdName(d layer.Digest) string { return "layer/" + string(d) }
 
 // mount takes the layer's mount from the holder, or makes it and puts it there.
 func (c *mounts) mount(ctx context.Context, d layer.Digest) (*mounted, error) {
-	f, err := c.hold.Get(holdName(d))
+	name := holdName(d)
+	f, err := (*os.File)(nil), error(sandbox.ErrNotFound)
+	if c.held == nil || c.held[name] {
+		f, err = c.hold.Get(name)
+	}
 	if err != nil {
 		l, err := c.node.Local(ctx, d)
 		if err != nil {
@@ -155,7 +168,7 @@ func (c *mounts) mount(ctx context.Context, d layer.Digest) (*mounted, error) {
 			return nil, fmt.Errorf("mount layer %s: %w", d, err)
 		}
 		// Not fatal: the layer would be mounted twice after a restart of the edge.
-		_ = c.hold.Put(holdName(d), f)
+		_ = c.hold.Put(name, f)
 	}
 	m := &mounted{digest: d, mount: f}
 	if mode, uid, gid, err := linux.StatAt(f, "etc"); err == nil {

@@ -15,6 +15,7 @@ type specFlags struct {
 	backend, image, base, workspace string
 	toolkits                        []string
 	memory, disk, shm               string
+	readRate, writeRate             string
 	cpus                            float64
 	pids                            int64
 	env, secrets, labels, allow     []string
@@ -34,6 +35,8 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fl.Float64Var(&f.cpus, "cpus", 0, "CPU limit in cores, like 1.5")
 	fl.StringVar(&f.disk, "disk", "", "size of the writable layer, like 4g")
 	fl.StringVar(&f.shm, "shm", "", "size of /dev/shm")
+	fl.StringVar(&f.readRate, "read-rate", "", "bytes that may be read from disks in a second, like 50m (default: no limit)")
+	fl.StringVar(&f.writeRate, "write-rate", "", "bytes that may be written to disks in a second")
 	fl.Int64Var(&f.pids, "pids", 0, "limit of processes and threads")
 	fl.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `NAME=VALUE`, or NAME to pass on this one's")
 	fl.StringArrayVar(&f.secrets, "secret", nil, "like --env, but never shown or recorded: `NAME` (from this environment) or NAME=VALUE")
@@ -69,7 +72,8 @@ func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 	for _, size := range []struct {
 		name, text string
 		to         *int64
-	}{{"memory", f.memory, &s.Limits.MemoryBytes}, {"disk", f.disk, &s.Limits.DiskBytes}, {"shm", f.shm, &s.Limits.ShmBytes}} {
+	}{{"memory", f.memory, &s.Limits.MemoryBytes}, {"disk", f.disk, &s.Limits.DiskBytes}, {"shm", f.shm, &s.Limits.ShmBytes},
+		{"read-rate", f.readRate, &s.Limits.IoReadBps}, {"write-rate", f.writeRate, &s.Limits.IoWriteBps}} {
 		if !cmd.Flags().Changed(size.name) {
 			continue
 		}

@@ -10,6 +10,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/opendsec/dsec/internal/linux"
@@ -19,8 +20,11 @@ import (
 // maxHeld bounds the descriptors held; the process's own limit is 20,000 on small machines.
 const maxHeld = 15000
 
-// maxMessage bounds a request or an answer, bytes.
-const maxMessage = 1 << 20
+// maxMessage bounds an answer, maxShort one that holds no names, bytes.
+const (
+	maxMessage = 1 << 20
+	maxShort   = 4 << 10
+)
 
 // Serve holds descriptors until ctx ends. It removes a stale socket and makes its own, mode 0600.
 func Serve(ctx context.Context, socket string) error {
@@ -142,9 +146,13 @@ func (s *server) closeAll() {
 type Client struct {
 	socket string
 
-	mu sync.Mutex
-	c  *net.UnixConn
+	mu      sync.Mutex
+	c       *net.UnixConn
+	reached bool // once at least
 }
+
+// startPatience is how long a holder that was never reached may take to appear: it is started beside its clients.
+const startPatience = 5 * time.Second
 
 // NewClient returns a client of the holder at the socket; it connects at first use.
 func NewClient(socket string) *Client { return &Client{socket: socket} }
@@ -214,6 +222,19 @@ func (h *Client) Close() {
 	}
 }
 
+// dial connects, patiently the first time.
+func (h *Client) dial() (*net.UnixConn, error) {
+	end := time.Now().Add(startPatience)
+	for {
+		c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: h.socket, Net: "unixpacket"})
+		absent := errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED)
+		if !absent || h.reached || time.Now().After(end) {
+			return c, err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
 // ask sends one request, once more on a new connection if the old one was dead.
 func (h *Client) ask(msg string, files ...*os.File) (string, []*os.File, error) {
 	h.mu.Lock()
@@ -221,16 +242,20 @@ func (h *Client) ask(msg string, files ...*os.File) (string, []*os.File, error) 
 	var last error
 	for try := range 2 {
 		if h.c == nil {
-			c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: h.socket, Net: "unixpacket"})
+			c, err := h.dial()
 			if err != nil {
 				return "", nil, fmt.Errorf("hold: %w: %w", sandbox.ErrUnavailable, err)
 			}
-			h.c = c
+			h.c, h.reached = c, true
 		}
 		_ = h.c.SetDeadline(time.Now().Add(5 * time.Second))
 		last = linux.SendFiles(h.c, []byte(msg), files...)
 		if last == nil {
-			buf := make([]byte, maxMessage)
+			size := maxShort
+			if strings.HasPrefix(msg, "list ") {
+				size = maxMessage
+			}
+			buf := make([]byte, size)
 			n, got, err := linux.ReceiveFiles(h.c, buf)
 			if err == nil {
 				return string(buf[:n]), got, nil
