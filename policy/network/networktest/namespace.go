@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"runtime"
 	"sync"
@@ -168,3 +169,8 @@ func (n *Namespace) Dial(ctx context.Context, network, address string) (net.Conn
 
 // Start starts cmd in the namespace.
 func (n *Namespace) Start(cmd *exec.Cmd) error { return n.Do(cmd.Start) }
+
+// File is a descriptor of the namespace that is the caller's own to close.
+func (n *Namespace) File() (*os.File, error) {
+	return os.Open(fmt.Sprintf("/proc/self/fd/%d", n.handle))
+}
