@@ -267,6 +267,8 @@ func TestInputThroughCuts(t *testing.T) {
 	if err != nil || !bytes.Equal(out.Bytes(), want.Bytes()) {
 		t.Fatalf("%d of %d bytes, %v", out.Len(), want.Len(), err)
 	}
+	s.cut.mu.Lock()
+	defer s.cut.mu.Unlock()
 	if s.cut.cuts < 5 {
 		t.Errorf("only %d cuts", s.cut.cuts)
 	}
