@@ -34,6 +34,7 @@ type node struct {
 	events  []dns.Event
 	open    func(dns.Grant) error
 	clock   time.Duration // beyond the machine's
+	frozen  time.Time     // the machine's, once it stands still
 }
 
 func (n *node) set(texts ...string) {
@@ -69,7 +70,17 @@ func (n *node) Open(_ context.Context, g dns.Grant) error {
 func (n *node) now() time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if !n.frozen.IsZero() {
+		return n.frozen.Add(n.clock)
+	}
 	return time.Now().Add(n.clock)
+}
+
+// freeze stops the resolver's clock; later moves it on.
+func (n *node) freeze() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.frozen = time.Now()
 }
 
 func (n *node) later(d time.Duration) {

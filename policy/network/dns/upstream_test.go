@@ -69,7 +69,7 @@ func TestCutAndTCP(t *testing.T) {
 
 func TestUpstreamDown(t *testing.T) {
 	n := start(t, func(c *dns.Config, _ *networktest.Internet) {
-		c.Timeout, c.Try = time.Second, 300*time.Millisecond
+		c.Timeout, c.Try = 4*time.Second, 2*time.Second
 	})
 	n.set("example.org")
 	site := n.inet.Site("example.org")
@@ -91,7 +91,7 @@ func TestUpstreamDown(t *testing.T) {
 func TestSecondUpstream(t *testing.T) {
 	n := start(t, func(c *dns.Config, i *networktest.Internet) {
 		c.Upstreams = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.200:53"), netip.AddrPortFrom(networktest.ResolverV6, 53)}
-		c.Try = 300 * time.Millisecond
+		c.Try = 2 * time.Second
 	})
 	n.set("example.org", "other.example.org", "broken.example.org")
 	site := n.inet.Site("example.org")
@@ -128,7 +128,7 @@ func TestHostileUpstream(t *testing.T) {
 }
 
 func TestUpstreamLosesCase(t *testing.T) {
-	n := start(t, func(c *dns.Config, _ *networktest.Internet) { c.Try = 600 * time.Millisecond })
+	n := start(t, func(c *dns.Config, _ *networktest.Internet) { c.Try = 4 * time.Second })
 	n.set("a-long-name-with-many-letters.example.org")
 	want := netip.MustParseAddr("203.0.113.1")
 	n.inet.DNS.Handle("a-long-name-with-many-letters.example.org", func(q *miekg.Msg, _ string) *miekg.Msg {
@@ -186,5 +186,62 @@ func TestAskedOnce(t *testing.T) {
 	wg.Wait()
 	if q := n.inet.DNS.Queries(); len(q) != 1 {
 		t.Errorf("%d questions upstream", len(q))
+	}
+}
+
+// Who sends forgeries without end does not keep the true answer away: it comes by TCP.
+func TestForgeriesWithoutEnd(t *testing.T) {
+	at := netip.AddrPortFrom(networktest.HostileV4, 53)
+	evil, good := netip.MustParseAddr("203.0.113.66"), netip.MustParseAddr("203.0.113.1")
+	n := start(t, func(c *dns.Config, i *networktest.Internet) {
+		c.Upstreams = []netip.AddrPort{at}
+		c.Try, c.Timeout = 20*time.Second, 20*time.Second
+		i.AddAddr(networktest.HostileV4)
+		pc, err := i.ListenPacket("udp", at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ln, err := i.Listen("tcp", at.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			buf := make([]byte, 4096)
+			for {
+				size, from, err := pc.ReadFrom(buf)
+				if err != nil {
+					return
+				}
+				q := new(miekg.Msg)
+				if q.Unpack(buf[:size]) != nil {
+					continue
+				}
+				for i := range 100 {
+					m := networktest.Addresses(q, q.Question[0].Name, 3600, []netip.Addr{evil})
+					m.Id += uint16(i + 1)
+					b, err := m.Pack()
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					_, _ = pc.WriteTo(b, from)
+					_, _ = pc.WriteTo(b[:3], from) // no message at all
+				}
+			}
+		})
+		srv := &miekg.Server{Listener: ln, Handler: miekg.HandlerFunc(func(w miekg.ResponseWriter, q *miekg.Msg) {
+			_ = w.WriteMsg(networktest.Addresses(q, q.Question[0].Name, 60, []netip.Addr{good}))
+		})}
+		wg.Go(func() { _ = srv.ActivateAndServe() })
+		t.Cleanup(func() {
+			pc.Close()
+			_ = srv.Shutdown()
+			wg.Wait()
+		})
+	})
+	n.set("example.org")
+	if m := n.ask("example.org", miekg.TypeA); !slices.Equal(answers(m), []netip.Addr{good}) {
+		t.Errorf("%v", m)
 	}
 }

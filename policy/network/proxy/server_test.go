@@ -273,7 +273,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestIdle(t *testing.T) {
-	n := start(t, func(c *Config) { c.IdleTimeout = 300 * time.Millisecond })
+	n := start(t, func(c *Config) { c.IdleTimeout = 2 * time.Second })
 	n.set("one.example")
 	one := n.inet.Site("one.example", networktest.V4(1))
 	n.answer("one.example", one.V4...)

@@ -59,7 +59,7 @@ func TestTLSByName(t *testing.T) {
 }
 
 func TestTLSRefused(t *testing.T) {
-	n := start(t, func(c *Config) { c.HelloTimeout = 500 * time.Millisecond })
+	n := start(t, func(c *Config) { c.HelloTimeout = 2 * time.Second })
 	n.set("one.example")
 	one := n.inet.Site("one.example", networktest.V4(1))
 	n.answer("one.example", one.V4...)
