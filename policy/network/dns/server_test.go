@@ -33,8 +33,7 @@ type node struct {
 	grants  []dns.Grant
 	events  []dns.Event
 	open    func(dns.Grant) error
-	clock   time.Duration // beyond the machine's
-	frozen  time.Time     // the machine's, once it stands still
+	clock   time.Time // of the resolver; it stands still but for later
 }
 
 func (n *node) set(texts ...string) {
@@ -70,23 +69,13 @@ func (n *node) Open(_ context.Context, g dns.Grant) error {
 func (n *node) now() time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.frozen.IsZero() {
-		return n.frozen.Add(n.clock)
-	}
-	return time.Now().Add(n.clock)
-}
-
-// freeze stops the resolver's clock; later moves it on.
-func (n *node) freeze() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.frozen = time.Now()
+	return n.clock
 }
 
 func (n *node) later(d time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.clock += d
+	n.clock = n.clock.Add(d)
 }
 
 func (n *node) takeEvents() []dns.Event {
@@ -107,7 +96,7 @@ func (n *node) takeGrants() []dns.Grant {
 
 func start(t testing.TB, change func(*dns.Config, *networktest.Internet)) *node {
 	t.Helper()
-	n := &node{t: t, inet: networktest.New(t)}
+	n := &node{t: t, inet: networktest.New(t), clock: time.Now()}
 	router := networktest.NewNamespace(t)
 	n.inet.Join(router, "uplink")
 	n.sandbox = n.inet.Host() // it reaches the router through the internet; what matters is its address
@@ -128,6 +117,8 @@ func start(t testing.TB, change func(*dns.Config, *networktest.Internet)) *node 
 			return router.Dial(ctx, network, to.String())
 		},
 		Now: n.now,
+		// A busy machine is no reason to ask twice.
+		Try: 20 * time.Second, Timeout: 20 * time.Second,
 	}
 	if change != nil {
 		change(&cfg, n.inet)

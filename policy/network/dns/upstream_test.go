@@ -163,7 +163,7 @@ func TestQuestionsAreRandom(t *testing.T) {
 }
 
 func TestAskedOnce(t *testing.T) {
-	n := start(t, func(c *dns.Config, _ *networktest.Internet) { c.Try, c.Timeout = 20*time.Second, 20*time.Second })
+	n := start(t, nil)
 	n.set("example.org")
 	release := make(chan struct{})
 	n.inet.DNS.Handle("example.org", func(q *miekg.Msg, _ string) *miekg.Msg {
@@ -195,7 +195,6 @@ func TestForgeriesWithoutEnd(t *testing.T) {
 	evil, good := netip.MustParseAddr("203.0.113.66"), netip.MustParseAddr("203.0.113.1")
 	n := start(t, func(c *dns.Config, i *networktest.Internet) {
 		c.Upstreams = []netip.AddrPort{at}
-		c.Try, c.Timeout = 20*time.Second, 20*time.Second
 		i.AddAddr(networktest.HostileV4)
 		pc, err := i.ListenPacket("udp", at.String())
 		if err != nil {
