@@ -19,7 +19,6 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // node is a resolver in a namespace of its own, joined to a test internet, with a sandbox in another.
-
 type node struct {
 	t       testing.TB
 	inet    *networktest.Internet
@@ -150,7 +149,6 @@ func start(t testing.TB, change func(*dns.Config, *networktest.Internet)) *node 
 }
 
 // ask asks by UDP; it fails the test if nothing is answered.
-
 func (n *node) ask(name string, qtype uint16) *miekg.Msg {
 	n.t.Helper()
 	q := new(miekg.Msg).SetQuestion(miekg.Fqdn(name), qtype)
@@ -196,7 +194,6 @@ func answers(m *miekg.Msg) []netip.Addr {
 }
 
 // reason is the extended error's text.
-
 func reason(m *miekg.Msg) string {
 	if o := m.IsEdns0(); o != nil {
 		for _, e := range o.Option {

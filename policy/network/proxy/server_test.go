@@ -26,7 +26,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // node is a proxy between a sandbox and a test internet. In the sandbox's namespace all addresses of sites are local,
 
 // and the proxy listens there: a connection to a site arrives at the proxy, with its destination as local address.
-
 type node struct {
 	t       testing.TB
 	inet    *networktest.Internet
@@ -122,7 +121,6 @@ func (n *node) set(texts ...string) {
 }
 
 // answer notes addresses as answered for a name, as the resolver does.
-
 func (n *node) answer(name string, addrs ...netip.Addr) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -132,7 +130,6 @@ func (n *node) answer(name string, addrs ...netip.Addr) {
 }
 
 // waitEvent waits for the next event of a kind.
-
 func (n *node) waitEvent(kind EventKind) Event {
 	n.t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -164,7 +161,6 @@ func (n *node) dial(a netip.Addr, port uint16) net.Conn {
 }
 
 // client connects every name to one address, on the port that it asks for.
-
 func (n *node) client(a netip.Addr) *http.Client {
 	return n.inet.Client(n.sandbox, func(hostport string) string {
 		_, port, _ := net.SplitHostPort(hostport)
@@ -195,7 +191,6 @@ func (n *node) get(c *http.Client, url string) (string, error) {
 // A client that has said all it wants ends its side, and is answered.
 
 // A policy that changes cuts what it forbids now, and nothing else.
-
 func TestRecheck(t *testing.T) {
 	n := start(t, nil)
 	n.set("one.example", "two.example")
@@ -306,7 +301,6 @@ func TestNoDestination(t *testing.T) {
 }
 
 // Stopping ends connections in every state, and forgetting those of one sandbox.
-
 func TestStopAndForget(t *testing.T) {
 	n := start(t, nil)
 	n.set("one.example")
