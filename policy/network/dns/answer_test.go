@@ -62,6 +62,7 @@ func TestAllowedAndDenied(t *testing.T) {
 	}
 }
 
+// Types that carry data are not asked upstream, and names of services do not count as denied.
 func TestOtherTypesHaveNoData(t *testing.T) {
 	n := start(t, nil)
 	n.set("example.org", "*.example.net")
@@ -119,6 +120,7 @@ func TestLocalNames(t *testing.T) {
 	}
 }
 
+// Answers to the node's and private ranges are dropped, unless a rule names the range.
 func TestRebinding(t *testing.T) {
 	n := start(t, nil)
 	n.set("*.example.org", "10.1.0.0/16:5432")
@@ -190,6 +192,7 @@ func TestAliases(t *testing.T) {
 	}
 }
 
+// Rotating answers with a short or no time to live: the answer that is given is the one that is open.
 func TestRotationAndTTL(t *testing.T) {
 	n := start(t, nil)
 	n.set("cdn.example.org", "zero.example.org", "long.example.org")

@@ -15,6 +15,7 @@ import (
 	"github.com/opendsec/dsec/policy/network/networktest"
 )
 
+// The answer waits for the data plane; a policy that changes meanwhile decides anew.
 func TestOpener(t *testing.T) {
 	n := start(t, nil)
 	n.set("example.org")
@@ -83,6 +84,7 @@ func TestRateAndEvents(t *testing.T) {
 	}
 }
 
+// Under wildcards, names that carry data are refused, and the bytes in new names are bounded.
 func TestNamesAsChannel(t *testing.T) {
 	n := start(t, func(c *dns.Config, _ *networktest.Internet) { c.WildBytes, c.WildBurst = 1, 600 })
 	n.set("*.example.org", "a-very-long-and-exact-name-0123456789abcdefghijklmnopqrstuvwxyz.example.net")

@@ -204,27 +204,3 @@ func reason(m *miekg.Msg) string {
 	}
 	return ""
 }
-
-// Types that carry data are not asked upstream, and names of services do not count as denied.
-
-// Answers to the node's and private ranges are dropped, unless a rule names the range.
-
-// Rotating answers with a short or no time to live: the answer that is given is the one that is open.
-
-// Clients without EDNS get at most 512 bytes by UDP, and the rest by TCP.
-
-// A resolver that is down: a bounded wait, a clear failure, and the next question works once it is back.
-
-// The second upstream is asked when the first is silent or broken.
-
-// Forgeries are ignored, and records that nobody asked for are not believed.
-
-// A resolver that lowers the case of names is asked by TCP.
-
-// Questions upstream cannot be guessed: ids, ports and case differ.
-
-// The same name asked for by many at once goes upstream once.
-
-// The answer waits for the data plane; a policy that changes meanwhile decides anew.
-
-// Under wildcards, names that carry data are refused, and the bytes in new names are bounded.

@@ -49,6 +49,7 @@ func TestManyAddressesAndNone(t *testing.T) {
 	}
 }
 
+// Clients without EDNS get at most 512 bytes by UDP, and the rest by TCP.
 func TestCutAndTCP(t *testing.T) {
 	n := start(t, func(c *dns.Config, _ *networktest.Internet) { c.MaxAddresses = 100 })
 	n.set("many.example.org")
@@ -67,6 +68,7 @@ func TestCutAndTCP(t *testing.T) {
 	}
 }
 
+// A resolver that is down: a bounded wait, a clear failure, and the next question works once it is back.
 func TestUpstreamDown(t *testing.T) {
 	n := start(t, func(c *dns.Config, _ *networktest.Internet) {
 		c.Timeout, c.Try = 4*time.Second, 2*time.Second
@@ -88,6 +90,7 @@ func TestUpstreamDown(t *testing.T) {
 	}
 }
 
+// The second upstream is asked when the first is silent or broken.
 func TestSecondUpstream(t *testing.T) {
 	n := start(t, func(c *dns.Config, i *networktest.Internet) {
 		c.Upstreams = []netip.AddrPort{netip.MustParseAddrPort("198.51.100.200:53"), netip.AddrPortFrom(networktest.ResolverV6, 53)}
@@ -110,6 +113,7 @@ func TestSecondUpstream(t *testing.T) {
 	}
 }
 
+// Forgeries are ignored, and records that nobody asked for are not believed.
 func TestHostileUpstream(t *testing.T) {
 	good, evil := netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("203.0.113.66")
 	n := start(t, func(c *dns.Config, i *networktest.Internet) {
@@ -127,6 +131,7 @@ func TestHostileUpstream(t *testing.T) {
 	}
 }
 
+// A resolver that lowers the case of names is asked by TCP.
 func TestUpstreamLosesCase(t *testing.T) {
 	n := start(t, func(c *dns.Config, _ *networktest.Internet) { c.Try = 4 * time.Second })
 	n.set("a-long-name-with-many-letters.example.org")
@@ -144,6 +149,7 @@ func TestUpstreamLosesCase(t *testing.T) {
 	}
 }
 
+// Questions upstream cannot be guessed: ids, ports and case differ.
 func TestQuestionsAreRandom(t *testing.T) {
 	n := start(t, nil)
 	n.set("*.example.org")
@@ -162,6 +168,7 @@ func TestQuestionsAreRandom(t *testing.T) {
 	}
 }
 
+// The same name asked for by many at once goes upstream once.
 func TestAskedOnce(t *testing.T) {
 	n := start(t, nil)
 	n.set("example.org")

@@ -67,6 +67,7 @@ func TestHTTPByName(t *testing.T) {
 	}
 }
 
+// Requests hidden in the bodies of others, by every way that bodies can be told apart wrongly.
 func TestSmuggling(t *testing.T) {
 	n := start(t, nil)
 	n.set("one.example")
@@ -118,6 +119,7 @@ func TestSmuggling(t *testing.T) {
 	}
 }
 
+// Bodies of every kind arrive whole, in both directions, spliced or not.
 func TestBodies(t *testing.T) {
 	n := start(t, nil)
 	n.set("one.example")

@@ -24,7 +24,6 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // node is a proxy between a sandbox and a test internet. In the sandbox's namespace all addresses of sites are local,
-
 // and the proxy listens there: a connection to a site arrives at the proxy, with its destination as local address.
 type node struct {
 	t       testing.TB
@@ -177,18 +176,6 @@ func (n *node) get(c *http.Client, url string) (string, error) {
 	b, err := io.ReadAll(r.Body)
 	return fmt.Sprintf("%d %s", r.StatusCode, b), err
 }
-
-// A hello in many small pieces, in many packets.
-
-// pieces writes n bytes at a time; the first write, the hello, goes out in small records too.
-
-// A server that asks for a second hello gets it, if it has the same name.
-
-// Requests hidden in the bodies of others, by every way that bodies can be told apart wrongly.
-
-// Bodies of every kind arrive whole, in both directions, spliced or not.
-
-// A client that has said all it wants ends its side, and is answered.
 
 // A policy that changes cuts what it forbids now, and nothing else.
 func TestRecheck(t *testing.T) {

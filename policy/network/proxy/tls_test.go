@@ -134,6 +134,7 @@ func TestOuterNameAccepted(t *testing.T) {
 	}
 }
 
+// A hello in many small pieces, in many packets.
 func TestHelloInPieces(t *testing.T) {
 	n := start(t, nil)
 	n.set("one.example")
@@ -150,6 +151,7 @@ func TestHelloInPieces(t *testing.T) {
 	}
 }
 
+// pieces writes n bytes at a time; the first write, the hello, goes out in small records too.
 type pieces struct {
 	net.Conn
 	n     int
@@ -172,6 +174,7 @@ func (p *pieces) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// A server that asks for a second hello gets it, if it has the same name.
 func TestSecondHello(t *testing.T) {
 	n := start(t, nil)
 	n.set("one.example")
@@ -234,6 +237,7 @@ func TestSecondHello(t *testing.T) {
 	}
 }
 
+// A client that has said all it wants ends its side, and is answered.
 func TestHalfClose(t *testing.T) {
 	n := start(t, nil)
 	n.set("one.example:443,80")
