@@ -72,11 +72,11 @@ func (d *Driver) claim(ctx context.Context, sh *shell, spec *sandbox.Spec) error
 	d.observe("compose", time.Since(t))
 
 	t = time.Now()
-	if err := sh.groups.SetLimits(spec.Limits); err != nil {
-		return err
-	}
-	if err := sh.layer.Limit(spec.Limits.DiskBytes); err != nil {
-		return err
+	if sh.limits == nil || *sh.limits != spec.Limits {
+		if err := sh.limit(spec.Limits); err != nil {
+			return err
+		}
+		d.expect(spec.Limits)
 	}
 	hostname := string(sh.id)
 	if spec.Hostname != "" && spec.Hostname != hostname {
@@ -101,6 +101,14 @@ func (d *Driver) claim(ctx context.Context, sh *shell, spec *sandbox.Spec) error
 	d.observe("claim", time.Since(t))
 	sh.release() // the overlay holds it all now
 	return failpoint.Hit("container/claimed")
+}
+
+// expect makes the next shells ready for the limits of this sandbox: those of one job are alike. Limits on I/O are left
+// out, which cost every shell a control group more.
+func (d *Driver) expect(l sandbox.Limits) {
+	if l.IOReadBPS == 0 && l.IOWriteBPS == 0 {
+		d.limits.Store(&l)
+	}
 }
 
 // createFailure says whose fault a failed creation was; errors that are answers of their own stay.

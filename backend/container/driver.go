@@ -45,6 +45,7 @@ type Driver struct {
 	freed     chan struct{}
 
 	remains remains
+	limits  atomic.Pointer[sandbox.Limits] // of the last sandbox whose shell had others; nil = none yet
 
 	warmOnce sync.Once
 	warm     *warm

@@ -184,3 +184,29 @@ func TestIOLimit(t *testing.T) {
 		})
 	}
 }
+
+// TestExpectedLimits: shells are given the limits of the sandbox before them, and take others all the same.
+func TestExpectedLimits(t *testing.T) {
+	b := newBed(t, nil)
+	check := func(l sandbox.Limits) {
+		t.Helper()
+		i := b.create(func(s *sandbox.Spec) { s.Limits = l })
+		st, err := i.Stats(t.Context())
+		if err != nil || st.MemoryLimitBytes != l.MemoryBytes || st.PidsLimit != l.Pids || st.DiskLimitBytes != l.DiskBytes {
+			t.Errorf("limits %+v, %v, want %+v", st, err, l)
+		}
+	}
+	other := limits
+	other.MemoryBytes, other.Pids, other.DiskBytes = limits.MemoryBytes/2, limits.Pids/2, limits.DiskBytes/2
+	for range 3 * b.cfg.Warm { // until shells that were made after the first are in use
+		check(limits)
+	}
+	check(other)
+	check(limits)
+	for range 3 * b.cfg.Warm {
+		check(other)
+	}
+	if got := b.d.limits.Load(); got == nil || *got != other {
+		t.Errorf("the next shells expect %+v, want %+v", got, other)
+	}
+}

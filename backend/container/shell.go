@@ -32,6 +32,7 @@ type shell struct {
 	upper  *os.File // beneath it, as overlayfs takes them
 	work   *os.File
 	conn   *aether.Conn
+	limits *sandbox.Limits // set ahead of the claim; nil = none
 }
 
 // prepareTimeout bounds the making of one shell.
@@ -120,6 +121,12 @@ func (d *Driver) build(ctx context.Context, sh *shell) error {
 	if err := sh.groups.Divide(); err != nil {
 		return err
 	}
+	if l := d.limits.Load(); l != nil {
+		if err := sh.limit(*l); err != nil {
+			return err
+		}
+		sh.limits = l
+	}
 	if d.cfg.FirstGroup != "" {
 		sh.groups.PrepareCommand(d.cfg.FirstGroup)
 	}
@@ -183,6 +190,14 @@ func (d *Driver) spawnInit(ctx context.Context, sh *shell, dir string) error {
 // stageDir is where dsec-init mounts its staging area, in its own mount namespace: any directory that
 // exists on every host and that an unprivileged id can reach.
 const stageDir = "/tmp"
+
+// limit bounds what the sandbox may use.
+func (sh *shell) limit(l sandbox.Limits) error {
+	if err := sh.groups.SetLimits(l); err != nil {
+		return err
+	}
+	return sh.layer.Limit(l.DiskBytes)
+}
 
 // openLayer opens the writable layer through the shell's id mapping.
 func (sh *shell) openLayer() error {
