@@ -48,7 +48,7 @@ func owner() error {
 	if err != nil {
 		return err
 	}
-	dp, err := datapath.OpenEBPF(datapath.Config{Dir: os.Getenv("DATAPATH_DIR"), Router: r})
+	dp, err := openers[os.Getenv("DATAPATH_KIND")](datapath.Config{Dir: os.Getenv("DATAPATH_DIR"), Router: r})
 	if err != nil {
 		return err
 	}
@@ -68,13 +68,21 @@ func owner() error {
 
 // TestKilledOwner kills the process that owns the datapath: enforcement goes on, and another takes over.
 func TestKilledOwner(t *testing.T) {
+	for kind, open := range openers {
+		t.Run(kind, func(t *testing.T) { killedOwner(t, kind, open) })
+	}
+}
+
+var openers = map[string]opener{"ebpf": datapath.OpenEBPF, "nftables": datapath.OpenNftables}
+
+func killedOwner(t *testing.T, kind string, open opener) {
 	w := newNet(t)
 	server(t, w.internet, portTCP)
 	b := &box{NetSpace: newSpace(t), w: w, slot: 31}
 	must(t, w.router.Make(31, b.File()))
 	dir := t.TempDir()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), "DATAPATH_TEST_ROLE=owner", "ROUTER_DIR="+w.linkCfg.Dir, "DATAPATH_DIR="+dir)
+	cmd.Env = append(os.Environ(), "DATAPATH_TEST_ROLE=owner", "ROUTER_DIR="+w.linkCfg.Dir, "DATAPATH_DIR="+dir, "DATAPATH_KIND="+kind)
 	cmd.ExtraFiles = []*os.File{w.host.File()}
 	in, err := cmd.StdinPipe()
 	must(t, err)
@@ -101,7 +109,7 @@ func TestKilledOwner(t *testing.T) {
 	b.refused("tcp", at(other4, portTCP))
 
 	cfg := datapath.Config{Dir: dir, Router: w.router}
-	w.dp, err = datapath.OpenEBPF(cfg)
+	w.dp, err = open(cfg)
 	must(t, err)
 	defer func() { must(t, w.dp.Destroy()) }()
 	must(t, echoes(c, "after"))

@@ -209,6 +209,9 @@ func testFrames(t *testing.T, w *world) {
 	} {
 		before := b.denied(f.reason)
 		openWireOnce(t, b).send(t, f.frame)
+		if w.dp.Kind() != "ebpf" {
+			continue // the kernel drops some before rules see them, and other reasons are found first
+		}
 		within(t, f.name+" is denied as "+f.reason.String(), func() bool { return b.denied(f.reason) > before })
 	}
 	// What is right passes, and nothing that was wrong came before it.
@@ -239,6 +242,9 @@ func openWireOnce(t testing.TB, b *box) *wire {
 
 // testNeighbours asks for hardware addresses.
 func testNeighbours(t *testing.T, w *world) {
+	if w.dp.Kind() != "ebpf" {
+		t.Skip("ARP and ND are not answered: the gateway is a static neighbour")
+	}
 	b, other := w.sandbox(23), w.sandbox(24)
 	b.set(allow("0.0.0.0/0"), allow("::/0"))
 	p := w.router.Plan()
