@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/opendsec/dsec/cluster/apiserver"
@@ -131,14 +130,19 @@ func edgeOpts(pairs []string, driver string) (map[string]string, error) {
 	return opts, nil
 }
 
-// listenUnix makes a role's socket, replacing one that a dead predecessor left.
+// listenUnix makes a role's socket, replacing one that a dead predecessor left. Its directory is root's alone. The umask
+// is left as it is: it is the whole process's, and what others make or start meanwhile would get it too.
 func listenUnix(path string) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	old := syscall.Umask(0o177)
-	defer syscall.Umask(old)
 	ln, err := net.Listen("unix", path)
+	if err == nil {
+		if err = os.Chmod(path, 0o600); err != nil {
+			ln.Close()
+			return nil, err
+		}
+	}
 	if err != nil && strings.Contains(err.Error(), "invalid argument") {
 		err = fmt.Errorf("%w (is the path longer than 107 bytes? use a shorter state directory)", err)
 	}

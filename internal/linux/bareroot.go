@@ -30,7 +30,11 @@ func BareRoot() error {
 		return fmt.Errorf("mount bare root: %w", err)
 	}
 	for _, d := range []string{"proc", "sys", "dev", "tmp"} {
-		if err := unix.Mkdir(filepath.Join(dir, d), 0o755); err != nil {
+		err := unix.Mkdir(filepath.Join(dir, d), 0o755)
+		if err == nil {
+			err = unix.Chmod(filepath.Join(dir, d), 0o755) // past the umask: sandboxes' ids must get through
+		}
+		if err != nil {
 			return fmt.Errorf("make bare root's /%s: %w", d, err)
 		}
 	}
