@@ -253,8 +253,6 @@ func testSwap(t *testing.T, w *world) {
 	}
 	// Nor does what the far end sends come in.
 	b.set()
-	n := b.denied(datapath.Cut)
-	_ = n
 	for _, c := range keep {
 		if err := echoes(c, "x"); err == nil {
 			t.Errorf("%s is open after all", c.RemoteAddr())
@@ -329,6 +327,9 @@ func testProxy(t *testing.T, w *world) {
 	b.set(check(site4+"/32"), check(site6+"/128"), allow(other4+"/32"))
 	b.refused("tcp", at(site4, portTCP)) // nobody checks: it is not let through
 	b.refused("tcp", at(site6, portTCP))
+	if c, err := w.dp.Counters(b.slot); err != nil || c.Live != 0 {
+		t.Errorf("%d flows of connections that were refused, %v", c.Live, err)
+	}
 	for _, g := range []netip.Addr{w.router.Plan().Gateway4(), w.router.Plan().Gateway6()} {
 		l, err := w.router.Listen(netip.AddrPortFrom(g, w.cfg.ProxyPort), true)
 		must(t, err)

@@ -25,7 +25,7 @@ type Datapath interface {
 	// what is learned for it ahead of its Set holds from the Set on. Addresses that are never allowed are refused
 	// (sandbox.ErrPermission); more than LearnedAddresses of one slot are sandbox.ErrExhausted.
 	Learn(slot int, generation uint64, addr netip.Addr, openings []network.Opening, until time.Time) error
-	// Limit bounds bandwidth and open flows from now on; zero is no limit.
+	// Limit bounds bandwidth and open flows from now on; zero is no limit of bandwidth, and DefaultFlows.
 	Limit(slot int, l network.Limits) error
 	// Generation is what Set last applied; 0 before.
 	Generation(slot int) (uint64, error)
@@ -51,6 +51,16 @@ type Datapath interface {
 	Close() error
 	// Destroy takes everything away. Attached links pass nothing any more.
 	Destroy() error
+}
+
+// DefaultFlows is how many flows a slot may have open at once where its limits say nothing: tables are shared.
+const DefaultFlows = 4096
+
+func maxFlows(l network.Limits) uint32 {
+	if l.Connections == 0 {
+		return DefaultFlows
+	}
+	return min(l.Connections, 1<<30)
 }
 
 // LearnedAddresses is how many addresses one slot may have learned at once.

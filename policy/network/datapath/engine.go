@@ -158,11 +158,12 @@ func (e *engine) Attach(slot int, a Attachment) error {
 	}
 	rec := wireRecord{Port: uint32(a.Index), Lease: lease}
 	plan := e.cfg.Router.Plan()
-	w := wireSlot{Addr4: addrOf(plan.Address4(slot)), Addr6: addrOf(plan.Address6(slot)), MAC: plan.MAC(slot), Lease: lease}
+	w := wireSlot{Addr4: addrOf(plan.Address4(slot)), Addr6: addrOf(plan.Address6(slot)), MAC: plan.MAC(slot), Lease: lease, MaxFlows: DefaultFlows}
 	e.k.current.Store(slot, 0)
 	for i := range stateWords {
 		e.k.states.Store(slot*stateWords+i, 0)
 	}
+	e.k.states.Store(slot*stateWords+stateSwept, uint64(linux.Monotonic()))
 	if err := e.k.Slots.Put(n, &w); err != nil {
 		return fmt.Errorf("attach slot %d: %w", slot, err)
 	}
@@ -307,7 +308,7 @@ func (e *engine) Limit(slot int, l network.Limits) error {
 	if err := e.k.Slots.Lookup(n, &w); err != nil {
 		return fmt.Errorf("limits of slot %d: %w", slot, err)
 	}
-	w.OutCost, w.InCost, w.Burst, w.MaxFlows = 0, 0, 0, l.Connections
+	w.OutCost, w.InCost, w.Burst, w.MaxFlows = 0, 0, 0, maxFlows(l)
 	if l.Bandwidth > 0 {
 		w.OutCost = max(1, uint64(time.Second)*1024/l.Bandwidth)
 		w.InCost = w.OutCost

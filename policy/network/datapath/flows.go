@@ -107,7 +107,7 @@ func (w *wireFlow) ended(now uint64) bool {
 	switch {
 	case w.Flags&flowClosed != 0:
 		return idle > keepClosed
-	case w.Protocol == 6:
+	case w.Protocol == 6 && (w.InPackets > 0 || w.Flags&flowInbound != 0):
 		return idle > keepTCP
 	}
 	return idle > keepSilent
@@ -152,6 +152,7 @@ func (e *engine) sweepFlows() error {
 		if lease == 0 && slot != 0 {
 			continue
 		}
+		e.k.states.Store(slot*stateWords+stateSwept, now)
 		counted := int32(e.k.states.Load(slot*stateWords + stateLive))
 		over := max(0, counted-live[slot])
 		if fix := min(over, e.sweep.over[slot]); fix > 0 {

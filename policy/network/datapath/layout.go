@@ -112,6 +112,7 @@ const (
 	_
 	_
 	_
+	stateSwept
 	stateEventsLost
 	stateDenied
 	stateLive  = stateDenied + reasons

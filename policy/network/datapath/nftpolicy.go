@@ -125,9 +125,7 @@ func (f *filter) rules(b *strings.Builder, slot int, s *filterSlot, token uint32
 	}
 	fmt.Fprintf(b, "flush chain inet datapath s%d\n", slot)
 	rule("meta mark set %#x", token)
-	if n := s.Limits.Connections; n > 0 {
-		rule("iifname \"s*\" ct state new ct count over %d goto d%d", n, TooManyFlows)
-	}
+	rule("iifname \"s*\" ct state new ct count over %d goto d%d", maxFlows(s.Limits), TooManyFlows)
 	for _, m := range []string{"l", "p"} {
 		rule("ct original ip daddr vmap @%s4_%d", m, token)
 		rule("ct original ip6 daddr vmap @%s6_%d", m, token)

@@ -207,8 +207,10 @@ int from_sandbox(struct __sk_buff *skb)
 		progress(st, f, &p, 1);
 		if (f->verdict == PROXY) {
 			reason = steer(skb, &p);
-			if (reason)
+			if (reason) {
+				forget(&at, &p, f);
 				return refuse(skb, &at, &p, reason);
+			}
 		}
 	} else {
 		count(st, 0, now, skb->len, 1);

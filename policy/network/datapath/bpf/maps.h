@@ -107,6 +107,7 @@ struct slot {
 struct state {
 	__u64 out_bytes, out_packets, in_bytes, in_packets;
 	__u64 out_due, in_due, denied_due, opened_due; // token buckets: when the bucket is full again
+	__u64 swept; // when userland last took ended flows off `live`
 	__u64 events_lost;
 	__u64 denied[REASONS];
 	__u32 live; // flows

@@ -117,7 +117,9 @@ INLINE int alive(const struct flow *f, __u64 now)
 		return 1;
 	if (f->flags & F_CLOSED)
 		return idle < 120000000000;
-	return idle < (f->protocol == TCP ? 7440000000000 : 180000000000);
+	if (f->protocol == TCP && (f->in_packets || f->flags & F_INBOUND))
+		return idle < 7440000000000;
+	return idle < 180000000000; // nobody ever answered, for TCP
 }
 
 INLINE void not_live(struct state *st, struct flow *f)
@@ -174,7 +176,8 @@ CALL int open(struct state *st, struct packet *p, struct opening *o)
 	if (p->tcp_flags & RST)
 		return R_NONE;
 	__u32 live = __sync_fetch_and_add(&st->live, 1);
-	if (o->max && (__s32)live >= (__s32)o->max) {
+	// Only userland knows of flows that have fallen silent: while it is away, the table's own bound must do.
+	if (o->max && (__s32)live >= (__s32)o->max && now_ns() - st->swept < 120000000000) {
 		__sync_fetch_and_sub(&st->live, 1);
 		return R_FLOWS;
 	}
