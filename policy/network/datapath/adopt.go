@@ -58,7 +58,7 @@ func (e *engine) adopt() error {
 		if s.rec.Port == 0 {
 			continue
 		}
-		s.learned = counts[s.rec.Token[0]]
+		s.learned[0] = counts[s.rec.Token[0]]
 		if numbers[i] != 0 {
 			if s.policy = e.store.byNumber[numbers[i]]; s.policy == nil {
 				return fmt.Errorf("slot %d has a policy that is gone", i)

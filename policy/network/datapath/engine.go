@@ -41,7 +41,7 @@ type slotState struct {
 	mu      sync.Mutex // guards all below
 	rec     wireRecord
 	policy  *policy
-	learned int // addresses, of both tokens
+	learned [2]int // addresses, by token
 }
 
 const answerMark = 0xd5ec03
@@ -226,7 +226,7 @@ func (e *engine) Clear(slot int) error {
 		return fmt.Errorf("clear slot %d: %w", slot, err)
 	}
 	e.store.release(s.policy)
-	s.policy, s.learned, s.rec = nil, 0, wireRecord{Lease: s.rec.Lease}
+	s.policy, s.learned, s.rec = nil, [2]int{}, wireRecord{Lease: s.rec.Lease}
 	return nil
 }
 
@@ -257,8 +257,10 @@ func (e *engine) Set(slot int, generation uint64, entries []network.Entry) error
 		return fmt.Errorf("policy of slot %d: %w", slot, err)
 	}
 	rec := s.rec
+	ahead := s.learned[1]
 	if rec.Generation[1] != generation {
 		rec.Generation[1], rec.Token[1] = generation, e.token.Add(1)
+		ahead = 0
 	}
 	// Whoever comes after a kill between these steps knows by the token which of the two holds.
 	if err := e.k.Records.Put(uint32(slot), &rec); err != nil {
@@ -271,7 +273,7 @@ func (e *engine) Set(slot int, generation uint64, entries []network.Entry) error
 		e.log.Warn("a slot's record is behind", "slot", slot, "err", err)
 	}
 	e.store.release(s.policy)
-	s.policy, s.rec = p, rec
+	s.policy, s.rec, s.learned = p, rec, [2]int{ahead, 0}
 	return nil
 }
 

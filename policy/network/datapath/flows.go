@@ -192,13 +192,9 @@ func (e *engine) sweepLearned() error {
 		}
 		s.mu.Unlock()
 	}
-	gone, counts := []wireLearnedKey(nil), map[int]int{}
+	var gone []wireLearnedKey
 	err := each(e.k.Learned, func(k wireLearnedKey, w *wireLearned) {
-		slot, ok := tokens[k.Token]
-		switch {
-		case ok && !w.expired(now):
-			counts[slot]++
-		case ok || int32(k.Token-youngest) <= 0:
+		if _, ok := tokens[k.Token]; ok && w.expired(now) || !ok && int32(k.Token-youngest) <= 0 {
 			gone = append(gone, k)
 		}
 	})
@@ -212,12 +208,6 @@ func (e *engine) sweepLearned() error {
 			continue
 		}
 		e.dropExpired(slot, k, now)
-	}
-	for _, slot := range tokens {
-		s := &e.slots[slot]
-		s.mu.Lock()
-		s.learned = counts[slot]
-		s.mu.Unlock()
 	}
 	return nil
 }
@@ -237,6 +227,13 @@ func (e *engine) dropExpired(slot int, k wireLearnedKey, now uint64) {
 	defer s.mu.Unlock()
 	var w wireLearned
 	if err := e.k.Learned.Lookup(&k, &w); err == nil && w.expired(now) { // it may have been learned anew
-		_ = e.k.Learned.Delete(&k)
+		if e.k.Learned.Delete(&k) != nil {
+			return
+		}
+		for i, t := range s.rec.Token {
+			if t == k.Token {
+				s.learned[i]--
+			}
+		}
 	}
 }

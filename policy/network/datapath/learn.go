@@ -56,6 +56,10 @@ func (e *engine) Learn(slot int, generation uint64, addr netip.Addr, openings []
 	if err != nil {
 		return fmt.Errorf("learn for slot %d: %w", slot, err)
 	}
+	which := 0
+	if token != s.rec.Token[0] {
+		which = 1
+	}
 	number, err := e.store.acquireList(l)
 	if err != nil {
 		return fmt.Errorf("learn for slot %d: %w", slot, err)
@@ -69,8 +73,8 @@ func (e *engine) Learn(slot int, generation uint64, addr netip.Addr, openings []
 		return fmt.Errorf("learn for slot %d: %w", slot, err)
 	}
 	fresh := err != nil
-	if fresh && s.learned >= LearnedAddresses {
-		return fmt.Errorf("learn for slot %d: it knows %d addresses already, wait until some expire: %w", slot, s.learned, sandbox.ErrExhausted)
+	if fresh && s.learned[which] >= LearnedAddresses {
+		return fmt.Errorf("learn for slot %d: it knows %d addresses already, wait until some expire: %w", slot, s.learned[which], sandbox.ErrExhausted)
 	}
 	if !w.put(number, end, now) {
 		return fmt.Errorf("learn for slot %d: too many names have %s: %w", slot, addr, sandbox.ErrExhausted)
@@ -79,7 +83,7 @@ func (e *engine) Learn(slot int, generation uint64, addr netip.Addr, openings []
 		return fmt.Errorf("learn for slot %d: %w", slot, full(err))
 	}
 	if fresh {
-		s.learned++
+		s.learned[which]++
 	}
 	return nil
 }
@@ -113,6 +117,7 @@ func (e *engine) tokenOf(s *slotState, generation uint64) (uint32, error) {
 	case generation != s.rec.Generation[1]:
 		// It need not be recorded: what is learned for a policy that is not set yet is lost with this process.
 		s.rec.Generation[1], s.rec.Token[1] = generation, e.token.Add(1)
+		s.learned[1] = 0
 	}
 	return s.rec.Token[1], nil
 }
