@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -23,7 +24,12 @@ func (b *bench) links(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, t.close()) }()
-	names := []string{"namespace", "link_make", "attach", "set_first", "set_known", "clear", "link_remove"}
+	group, removeGroup, err := cgroup()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, removeGroup()) }()
+	names := []string{"namespace", "link_make", "attach", "set_first", "set_known", "clear", "attach_with_group", "clear_again", "link_remove"}
 	times := map[string][]time.Duration{}
 	for i := range b.n {
 		if ctx.Err() != nil {
@@ -37,6 +43,15 @@ func (b *bench) links(ctx context.Context) (err error) {
 			func() error { return t.dp.Attach(slot, datapath.Attachment{Index: link.Index(slot)}) },
 			func() error { return t.dp.Set(slot, 1, rulesFor(10, 2*i)) },
 			func() error { return t.dp.Set(slot, 2, rulesFor(10, 2*i)) },
+			func() error { return t.dp.Clear(slot) },
+			func() error {
+				g, remove, err := group()
+				if err != nil {
+					return err
+				}
+				err = t.dp.Attach(slot, datapath.Attachment{Index: link.Index(slot), Group: g, Space: s.File()})
+				return errors.Join(err, remove())
+			},
 			func() error { return t.dp.Clear(slot) },
 			func() error { return t.router.Remove(slot) },
 		} {
@@ -53,7 +68,56 @@ func (b *bench) links(ctx context.Context) (err error) {
 	for _, n := range names {
 		b.add(measure.FromDurations(n, times[n], 0))
 	}
+	const many = 50
+	var each []float64
+	for range max(1, b.n/many) {
+		var slots []int
+		for slot := range many {
+			if _, err := t.sandbox(slot); err != nil {
+				return err
+			}
+			slots = append(slots, slot)
+		}
+		start := time.Now()
+		if err := t.router.Remove(slots...); err != nil {
+			return err
+		}
+		each = append(each, float64(time.Since(start))/1e6/many)
+		for _, slot := range slots {
+			if err := t.dp.Clear(slot); err != nil {
+				return err
+			}
+		}
+		for _, s := range t.boxes {
+			if err := s.Close(); err != nil {
+				return err
+			}
+		}
+		t.boxes = nil
+	}
+	b.add(measure.FromValues(fmt.Sprintf("link_remove_each_of_%d", many), "ms", each, 0))
 	return nil
+}
+
+// cgroup gives groups of the v2 tree to attach to, which include making and removing one.
+func cgroup() (make func() (*os.File, func() error, error), remove func() error, err error) {
+	root := "/sys/fs/cgroup/unified"
+	if _, err := os.Stat(root); err != nil {
+		root = "/sys/fs/cgroup"
+	}
+	top, err := os.MkdirTemp(root, "bench-network-")
+	if err != nil {
+		return nil, nil, err
+	}
+	make = func() (*os.File, func() error, error) {
+		dir, err := os.MkdirTemp(top, "")
+		if err != nil {
+			return nil, nil, err
+		}
+		f, err := os.Open(dir)
+		return f, func() error { return errors.Join(f.Close(), os.Remove(dir)) }, err
+	}
+	return make, func() error { return os.Remove(top) }, nil
 }
 
 // policies: changing those of many sandboxes at once.
@@ -127,10 +191,10 @@ func (b *bench) traffic(ctx context.Context) (err error) {
 		}
 	}
 	connect, trip, bulk := map[string][]time.Duration{}, map[string][]time.Duration{}, map[string][]float64{}
-	for round := range 20 {
+	for round := range 60 {
 		for i := range kinds {
 			kind := kinds[(i+round)%2]
-			if err := b.connections(ctx, boxes[kind], max(20, b.n/4), func(c, r time.Duration) {
+			if err := b.connections(ctx, boxes[kind], max(10, b.n/10), func(c, r time.Duration) {
 				connect[kind], trip[kind] = append(connect[kind], c), append(trip[kind], r)
 			}); err != nil {
 				return err
@@ -138,7 +202,7 @@ func (b *bench) traffic(ctx context.Context) (err error) {
 		}
 		for i := range kinds {
 			kind := kinds[(i+round)%2]
-			v, err := throughput(boxes[kind], 500*time.Millisecond)
+			v, err := throughput(boxes[kind], 200*time.Millisecond)
 			if err != nil {
 				return err
 			}
@@ -224,14 +288,14 @@ func (b *bench) rules(ctx context.Context) (err error) {
 	}
 	defer stats.Close()
 	connect, packet := map[int][]time.Duration{}, map[int][]float64{}
-	for round := range 10 {
+	for round := range 30 {
 		for i := range sizes {
 			n := sizes[(i+round)%2]
 			before, runs, err := spent()
 			if err != nil {
 				return err
 			}
-			if err := b.connections(ctx, boxes[n], max(20, b.n/4), func(c, _ time.Duration) { connect[n] = append(connect[n], c) }); err != nil {
+			if err := b.connections(ctx, boxes[n], max(10, b.n/10), func(c, _ time.Duration) { connect[n] = append(connect[n], c) }); err != nil {
 				return err
 			}
 			after, more, err := spent()
