@@ -73,7 +73,7 @@ func openEngine(cfg Config) (*engine, error) {
 	e := &engine{cfg: cfg, log: cfg.Log, banned: map[wirePrefix]bool{}}
 	var adopted bool
 	e.k, adopted, err = openKernel(cfg.bpf(), wireConfig{
-		Gateway4: addrOf(plan.Gateway4()), Gateway6: addrOf(plan.Gateway6()), Pool4: prefixOf(plan.Pool4), Pool6: prefixOf(plan.Pool6),
+		Gateway4: addrOf(plan.Gateway4()), Gateway6: addrOf(plan.Gateway6()), Pool4: prefixOf(plan.Pool4).Addr, Mask4: prefixOf(plan.Pool4).mask(), Pool6: prefixOf(plan.Pool6).Addr, Mask6: prefixOf(plan.Pool6).mask(),
 		ProxyMark: link.ProxyMark, AnswerMark: answerMark, PassMark: link.PassMark, ProxyPort: cfg.ProxyPort, DNSPort: DNSPort,
 		GatewayMAC: plan.GatewayMAC(),
 	})
@@ -145,6 +145,9 @@ func (e *engine) Attach(slot int, a Attachment) error {
 	if err := checkSlot(slot); err != nil {
 		return err
 	}
+	if a.Index <= 0 || a.Index >= ports {
+		return fmt.Errorf("attach slot %d: interface %d: give an index below %d: %w", slot, a.Index, ports, sandbox.ErrInvalid)
+	}
 	s := &e.slots[slot]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -180,7 +183,7 @@ func (e *engine) Attach(slot int, a Attachment) error {
 		err = e.k.Records.Put(n, &rec)
 	}
 	if err == nil {
-		err = e.k.Ports.Put(rec.Port, n)
+		err = e.k.Ports.Put(rec.Port, n+1)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("attach slot %d: %w", slot, err), e.forget(slot, rec))
@@ -200,9 +203,7 @@ func (e *engine) cookie(space *os.File) (c uint64, err error) {
 // forget takes a slot out of the maps that lead packets to it; the rest follows when it is used again or swept.
 func (e *engine) forget(slot int, rec wireRecord) error {
 	var errs []error
-	if err := e.k.Ports.Delete(rec.Port); err != nil && !errors.Is(err, os.ErrNotExist) && !isNoKey(err) {
-		errs = append(errs, err)
-	}
+	errs = append(errs, e.k.Ports.Put(rec.Port, uint32(0)))
 	if rec.Space != 0 {
 		if err := e.k.Spaces.Delete(rec.Space); err != nil && !isNoKey(err) {
 			errs = append(errs, err)

@@ -10,6 +10,7 @@ import (
 // The layouts of bpf/maps.h.
 
 const (
+	ports      = 32768 // interface indexes
 	maxRules   = 64
 	maxLearned = 8
 )
@@ -42,6 +43,14 @@ func (p wirePrefix) prefix() netip.Prefix {
 		return netip.PrefixFrom(a, n-96)
 	}
 	return netip.PrefixFrom(netip.AddrFrom16(p.Addr), n)
+}
+
+// mask has the prefix's bits.
+func (p wirePrefix) mask() (m wireAddr) {
+	for i := range int(p.Len) {
+		m[i/8] |= 1 << (7 - i%8)
+	}
+	return m
 }
 
 type wireRule struct {
@@ -137,14 +146,14 @@ type wireEvent struct {
 }
 
 type wireConfig struct {
-	_                     structs.HostLayout
-	Gateway4, Gateway6    wireAddr
-	Pool4, Pool6          wirePrefix
-	ProxyMark, AnswerMark uint32
-	PassMark              uint32
-	ProxyPort, DNSPort    uint16
-	GatewayMAC            [6]uint8
-	_                     [10]uint8
+	_                          structs.HostLayout
+	Gateway4, Gateway6         wireAddr
+	Pool4, Mask4, Pool6, Mask6 wireAddr
+	ProxyMark, AnswerMark      uint32
+	PassMark                   uint32
+	ProxyPort, DNSPort         uint16
+	GatewayMAC                 [6]uint8
+	_                          [10]uint8
 }
 
 var protocolNumber = map[network.Protocol]uint8{network.Any: 0, network.ICMP: 1, network.TCP: 6, network.UDP: 17}

@@ -59,7 +59,7 @@ func TestLayouts(t *testing.T) {
 			t.Errorf("%s: %d and %d bytes, want %d and %d", name, m.KeySize, m.ValueSize, want[0], want[1])
 		}
 	}
-	for _, m := range []string{"slots", "states", "current", "records", "ports", "spaces"} {
+	for _, m := range []string{"slots", "states", "current", "records", "spaces"} {
 		if spec.Maps[m].MaxEntries != link.Slots {
 			t.Errorf("%s has %d entries", m, spec.Maps[m].MaxEntries)
 		}

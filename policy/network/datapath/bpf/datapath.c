@@ -11,14 +11,12 @@ struct place {
 	__u32 n, token, policy;
 };
 
-INLINE int find(struct place *at, __u32 *n)
+INLINE int find(struct place *at, __u32 n)
 {
-	if (!n)
-		return 0;
-	at->n = *n;
-	at->slot = map_get(&slots, n);
-	at->state = map_get(&states, n);
-	volatile __u64 *now = map_get(&current, n);
+	at->n = n;
+	at->slot = map_get(&slots, &n);
+	at->state = map_get(&states, &n);
+	volatile __u64 *now = map_get(&current, &n);
 	if (!at->slot || !at->state || !now)
 		return 0;
 	__u64 word = *now;
@@ -134,7 +132,8 @@ int from_sandbox(struct __sk_buff *skb)
 {
 	__u32 port = skb->ifindex;
 	struct place at = {};
-	if (!find(&at, map_get(&ports, &port)))
+	__u32 *n = map_get(&ports, &port);
+	if (!n || !*n || !find(&at, *n - 1))
 		return DROP;
 	struct packet p = {};
 	struct slot *s = at.slot;
@@ -227,7 +226,8 @@ int to_sandbox(struct __sk_buff *skb)
 		return PASS;
 	__u32 port = skb->ifindex;
 	struct place at = {};
-	if (!find(&at, map_get(&ports, &port)))
+	__u32 *n = map_get(&ports, &port);
+	if (!n || !*n || !find(&at, *n - 1))
 		return DROP;
 	struct slot *s = at.slot;
 	struct state *st = at.state;
@@ -303,24 +303,12 @@ deny:
 // in_pool tells whether an address is a sandbox's.
 INLINE int in_pool(const union addr *a)
 {
-	for (int pool = 0; pool < 2; pool++) {
-		__u32 left = pool ? config.pool6.len : config.pool4.len;
-		int same = left != 0;
-		for (int i = 0; i < 4 && left; i++) {
-			__u32 mask = left >= 32 ? 0xffffffff : be32(~(0xffffffff >> left));
-			__u32 want = pool ? config.pool6.addr.w[i] : config.pool4.addr.w[i];
-			if ((a->w[i] & mask) != (want & mask))
-				same = 0;
-			left = left >= 32 ? left - 32 : 0;
-		}
-		if (same)
-			return 1;
-	}
-	return 0;
+	return ((a->d[0] & config.pool4_mask.d[0]) == config.pool4.d[0] && (a->d[1] & config.pool4_mask.d[1]) == config.pool4.d[1]) ||
+	       ((a->d[0] & config.pool6_mask.d[0]) == config.pool6.d[0] && (a->d[1] & config.pool6_mask.d[1]) == config.pool6.d[1]);
 }
 
 // On the uplink sandboxes' addresses are never seen, in either direction: the router translates them.
-CALL int stray(struct __sk_buff *skb)
+INLINE int stray(struct __sk_buff *skb)
 {
 	union addr from, to;
 	if (skb->protocol == be16(ETH_IPV4)) {
@@ -358,7 +346,8 @@ INLINE int early(void *ctx, const union addr *to, __u32 port, __u32 protocol)
 {
 	__u64 space = netns_of(ctx);
 	struct place at = {};
-	if (!find(&at, map_get(&spaces, &space)))
+	__u32 *n = map_get(&spaces, &space);
+	if (!n || !find(&at, *n))
 		return 1;
 	if (mapped(to) ? (be32(to->w[3]) >> 24 == 127 || to->w[3] == 0) : (to->d[0] == 0 && be32(to->w[2]) == 0 && be32(to->w[3]) <= 1))
 		return 1; // loopback

@@ -16,7 +16,8 @@
 static void *(*map_get)(void *map, const void *key) = (void *)BPF_FUNC_map_lookup_elem;
 static long (*map_put)(void *map, const void *key, const void *value, __u64 flags) = (void *)BPF_FUNC_map_update_elem;
 static long (*map_delete)(void *map, const void *key) = (void *)BPF_FUNC_map_delete_elem;
-static __u64 (*now_ns)(void) = (void *)BPF_FUNC_ktime_get_ns;
+// Coarse: a few milliseconds are near enough for all that it is used for, and it costs next to nothing.
+static __u64 (*now_ns)(void) = (void *)BPF_FUNC_ktime_get_coarse_ns;
 static long (*skb_load)(const void *skb, __u32 offset, void *to, __u32 len) = (void *)BPF_FUNC_skb_load_bytes;
 static long (*skb_store)(void *skb, __u32 offset, const void *from, __u32 len, __u64 flags) = (void *)BPF_FUNC_skb_store_bytes;
 static long (*skb_resize)(void *skb, __u32 len, __u64 flags) = (void *)BPF_FUNC_skb_change_tail;

@@ -6,6 +6,7 @@
 
 enum {
 	SLOTS = 16384,
+	PORTS = 32768,
 	RULES = 64,  // of one list
 	LEARNED = 8, // lists of one learned address
 	REASONS = 16,
@@ -126,10 +127,10 @@ struct event {
 };
 
 struct {
-	NUMBER(type, BPF_MAP_TYPE_HASH);
-	NUMBER(max_entries, SLOTS);
-	TYPE(key, __u32); // interface index of the host end
-	TYPE(value, __u32);
+	NUMBER(type, BPF_MAP_TYPE_ARRAY);
+	NUMBER(max_entries, PORTS);
+	TYPE(key, __u32);   // interface index of the host end
+	TYPE(value, __u32); // slot + 1
 } ports SEC(".maps");
 
 struct {
@@ -235,7 +236,7 @@ struct {
 // Set before loading.
 struct config {
 	union addr gateway4, gateway6;
-	struct prefix pool4, pool6; // what sandboxes' addresses lie in
+	union addr pool4, pool4_mask, pool6, pool6_mask; // what sandboxes' addresses lie in
 	__u32 proxy_mark;           // routes a packet to the proxy's socket
 	__u32 answer_mark;          // what these programs answer themselves
 	__u32 pass_mark;            // the router forwards and takes nothing from sandboxes without it
