@@ -125,6 +125,25 @@ func (a *sandboxAPI) StopSandbox(ctx context.Context, req *dsecv1.StopSandboxReq
 	return &dsecv1.StopSandboxResponse{Sandbox: b.proto()}, nil
 }
 
+// SetNetwork works on paused sandboxes too, and resumes none.
+func (a *sandboxAPI) SetNetwork(ctx context.Context, req *dsecv1.SetNetworkRequest) (*dsecv1.SetNetworkResponse, error) {
+	b, err := a.e.find(req.SandboxId)
+	if err != nil {
+		return nil, wireError(err)
+	}
+	resp, err := b.setNetwork(ctx, req)
+	return resp, wireError(err)
+}
+
+func (a *sandboxAPI) ExplainNetwork(_ context.Context, req *dsecv1.ExplainNetworkRequest) (*dsecv1.ExplainNetworkResponse, error) {
+	b, err := a.e.find(req.SandboxId)
+	if err != nil {
+		return nil, wireError(err)
+	}
+	resp, err := b.explainNetwork(req)
+	return resp, wireError(err)
+}
+
 func (a *sandboxAPI) StopSandboxes(ctx context.Context, req *dsecv1.StopSandboxesRequest) (*dsecv1.StopSandboxesResponse, error) {
 	if len(req.Labels) == 0 {
 		return nil, wireError(invalid("labels are empty: that would stop everything; name at least one label"))

@@ -29,21 +29,26 @@ type box struct {
 	turn chan struct{}
 	// starting is held shared while a command is being started, so that no freeze comes in between.
 	starting sync.RWMutex
+	// changing is held while the network is being changed; taken before mu.
+	changing sync.Mutex
 	// gone is closed when the sandbox has stopped.
 	gone chan struct{}
 
-	mu       sync.Mutex
-	machine  lifecycle.Machine
-	readyAt  time.Time
-	endedAt  time.Time
-	handle   []byte
-	inst     sandbox.Instance
-	conn     *aether.Conn
-	commands map[int64]*command // running ones
-	sessions map[string]*session
-	leftover []sandbox.Group // of ended commands that left processes behind
-	fullFrom time.Time       // when its disk was first seen full, since it last had room
-	retry    lifecycle.Now   // when to try again to reach an instance that could not be recovered; 0 = no need
+	mu                   sync.Mutex
+	machine              lifecycle.Machine
+	readyAt              time.Time
+	endedAt              time.Time
+	handle               []byte
+	inst                 sandbox.Instance
+	conn                 *aether.Conn
+	commands             map[int64]*command // running ones
+	sessions             map[string]*session
+	leftover             []sandbox.Group // of ended commands that left processes behind
+	netSecond            lifecycle.Now   // in which netNoted network events were recorded
+	netNoted, netLeftOut int
+	fullFrom             time.Time // when its disk was first seen full, since it last had room
+	net                  reachability
+	retry                lifecycle.Now // when to try again to reach an instance that could not be recovered; 0 = no need
 }
 
 func (e *Edge) newBox(backend sandbox.Backend, log *record.Log) *box {
@@ -130,7 +135,7 @@ func (b *box) proto() *dsecv1.Sandbox {
 		Id: string(b.id), State: states[b.machine.State()], Spec: b.created.Spec,
 		CreatedAt: stamp(b.at), ReadyAt: stamp(b.readyAt), EndedAt: stamp(b.endedAt),
 		End: failureProto(b.machine.Failure()), Layers: b.created.Layers, SecretNames: b.created.SecretNames,
-		Edge: string(b.e.cfg.ID), RunningCommands: int32(len(b.commands)),
+		Edge: string(b.e.cfg.ID), RunningCommands: int32(len(b.commands)), Network: b.net.proto(),
 	}
 	if at, ok := b.machine.Expiry(); ok {
 		s.ExpiresAt = stamp(b.e.cfg.Clock.Wall().Add(at - b.e.boot()))

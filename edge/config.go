@@ -7,6 +7,7 @@ import (
 
 	"github.com/opendsec/dsec/edge/record"
 	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/policy/network"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -22,6 +23,9 @@ type Config struct {
 	Parallel      int   // creations at once; twice the CPUs
 	MinFreeMemory int64 // bytes that stay available on the node; a sixteenth of its memory, at most 1 GiB
 	ReserveMemory int64 // bytes that one more sandbox is reckoned to take at once; 16 MiB
+
+	// Network compiles network rules; nil: sandboxes have loopback only.
+	Network *network.Compiler
 
 	// Limits of sandboxes.
 	DefaultLimits  sandbox.Limits

@@ -16,6 +16,7 @@ import (
 	"github.com/opendsec/dsec/edge/lifecycle"
 	"github.com/opendsec/dsec/edge/record"
 	"github.com/opendsec/dsec/internal/failpoint"
+	"github.com/opendsec/dsec/policy/network"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -239,6 +240,9 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 	}
 	b.mu.Lock()
 	b.inst, b.conn = inst, conn
+	if prog, ok := p.machine.Network.(*network.Program); ok {
+		b.net = reachability{rules: p.public.NetworkRules, asked: 1, applied: 1, program: prog}
+	}
 	b.readyAt = e.cfg.Clock.Wall()
 	e.add(b)
 	_ = b.step(lifecycle.Ready{TTL: p.ttl, Idle: p.idle})

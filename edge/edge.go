@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/opendsec/dsec/edge/lifecycle"
@@ -27,6 +28,10 @@ type Edge struct {
 	keys   *keys
 	admit  *admission
 	tidy   tidy
+
+	programs  programs
+	netEvents chan NetworkEvent
+	netLost   atomic.Int64 // network events that were dropped
 
 	closing   chan struct{} // closed by Close
 	closeOnce sync.Once
@@ -53,8 +58,9 @@ func New(cfg Config, backends map[sandbox.BackendName]sandbox.Backend, log *slog
 	e := &Edge{
 		cfg: cfg, log: logger(log), backends: backends, started: cfg.Clock.Wall(),
 		hub: newHub(), stages: newStages(), closing: make(chan struct{}),
-		boxes: map[sandbox.ID]*box{},
+		boxes: map[sandbox.ID]*box{}, netEvents: make(chan NetworkEvent, maxNetworkEvents),
 	}
+	e.programs.compiler = cfg.Network
 	e.admit = newAdmission(&e.cfg)
 	e.keys = newKeys(filepath.Join(cfg.StateDir, "keys"), cfg.Clock.Wall)
 	e.timers = newTimers(cfg.Clock.Boot, (*box).fire)
@@ -62,6 +68,7 @@ func New(cfg Config, backends map[sandbox.BackendName]sandbox.Backend, log *slog
 		return nil, fmt.Errorf("edge: make state directory: %w", err)
 	}
 	e.spawn(func() { e.timers.run(e.closing) })
+	e.spawn(e.followNetwork)
 	return e, nil
 }
 

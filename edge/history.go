@@ -22,6 +22,7 @@ type history struct {
 	ended    bool
 	commands map[int64]*commandHistory // running ones
 	sessions map[string]*session
+	network  *record.NetworkAsked // nil = as created
 }
 
 type commandHistory struct{ public *dsecv1.Command }
@@ -61,6 +62,8 @@ func (h *history) visit(e *record.Entry) error {
 		h.session(body.SessionOpened)
 	case *record.Entry_SessionEnded:
 		h.session(body.SessionEnded)
+	case *record.Entry_NetworkAsked:
+		h.network = body.NetworkAsked
 	case *record.Entry_Checkpoint:
 		h.checkpoint(body.Checkpoint, at)
 	}
@@ -80,6 +83,9 @@ func (h *history) checkpoint(cp *record.Checkpoint, at lifecycle.Now) {
 	}
 	h.machine = lifecycle.Restore(s, at)
 	h.ready, h.readyAt, h.handle = true, time.Unix(0, cp.ReadyWallNanos), cp.Handle
+	if cp.Network != nil {
+		h.network = cp.Network
+	}
 	for _, s := range cp.Sessions {
 		h.session(s)
 	}
@@ -99,6 +105,7 @@ func (h *history) restore(b *box) {
 		}
 	}
 	b.sessions = h.sessions
+	h.restoreNetwork(b)
 	if h.ended {
 		return
 	}
@@ -110,6 +117,18 @@ func (h *history) restore(b *box) {
 		if s := b.sessions[ch.public.Spec.GetSessionId()]; s != nil {
 			c.session = s
 		}
+	}
+}
+
+// restoreNetwork gives the sandbox the rules that were asked for last.
+func (h *history) restoreNetwork(b *box) {
+	if h.network != nil {
+		b.net = reachability{rules: h.network.Rules, asked: h.network.Generation}
+		return
+	}
+	rules := h.created.GetSpec().GetNetworkRules()
+	if policy, err := b.e.programs.policy(rules); err == nil && allows(policy) {
+		b.net = reachability{rules: rules, asked: 1}
 	}
 }
 

@@ -237,6 +237,7 @@ func (b *box) reach(ctx context.Context) {
 	b.inst = inst
 	paused := b.machine.State() == sandbox.StatePaused
 	b.mu.Unlock()
+	b.restoreNetwork(ctx, inst)
 	b.openGroups(inst)
 	b.sweepGroups(inst)
 	conn, err := inst.Connect(ctx)

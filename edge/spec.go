@@ -69,11 +69,6 @@ func (e *Edge) check(req *dsecv1.CreateResolvedRequest) (*plan, error) {
 	if err := checkLabels(public.Labels); err != nil {
 		return nil, err
 	}
-	for _, r := range public.NetworkRules {
-		if r.Allow {
-			return nil, fmt.Errorf("network rule for %q: %w: networks are not available yet, sandboxes have loopback only", r.Target, sandbox.ErrUnsupported)
-		}
-	}
 	env, err := mergeEnv(req.ImageEnv, public.Env, secrets)
 	if err != nil {
 		return nil, err
@@ -96,6 +91,9 @@ func (e *Edge) check(req *dsecv1.CreateResolvedRequest) (*plan, error) {
 	p.machine = sandbox.Spec{
 		Backend: name, Limits: limits, Hostname: public.Hostname, Env: env, User: public.User,
 		Workdir: public.Workdir, NoNewPrivileges: public.NoNewPrivileges,
+	}
+	if err := e.checkNetwork(p); err != nil {
+		return nil, err
 	}
 	for _, l := range req.Layers {
 		p.machine.Layers = append(p.machine.Layers, sandbox.LayerRef{Digest: l.Digest, Kind: l.Kind, Name: l.Name, Version: l.Version})

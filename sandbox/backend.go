@@ -14,6 +14,7 @@ type Capabilities struct {
 	Ports        bool // TCP ports inside can be dialled
 	DiskQuota    bool
 	CommandGroup bool // each command has a cgroup made by the host
+	Network      bool // instances can have one
 	Real         bool // runs real programs (the fake does not)
 }
 

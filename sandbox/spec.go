@@ -57,6 +57,9 @@ type Spec struct {
 	User            string   // default user of commands; empty = root
 	Workdir         string   // default directory; empty = home of the user, else /
 	NoNewPrivileges bool
+
+	Network           NetworkPolicy // nil = loopback only
+	NetworkGeneration uint64        // of Network, 1 or more
 }
 
 // Stats of a running instance, as the kernel accounts them.

@@ -100,7 +100,7 @@ func TestBadInput(t *testing.T) {
 		"EndlessTTL":       {onBase("--ttl", "90000h"), 125, []string{"ttl_seconds", "2592000"}},
 		"NoCount":          {[]string{"create", "--base", base, "--count", "0"}, 2, []string{"--count 0"}},
 		"ManyAtOnce":       {[]string{"create", "--base", base, "--count", "1001"}, 1, []string{"1001", "1000"}},
-		"Network":          {onBase("--allow", "pypi"), 125, []string{"pypi", "networks are not available yet"}},
+		"Network":          {onBase("--allow", "pypi"), 125, []string{"pypi", "network=on"}},
 		"NotASandbox":      {[]string{"exec", "nonsense", "--", "true"}, 125, []string{`sandbox id "nonsense"`}},
 		"NoSuchSandbox":    {[]string{"exec", id[:5] + "aaaaaaaaaaaaaaa", "--", "true"}, 125, []string{"not found", "never was on edge"}},
 		"NoSuchUser":       {[]string{"exec", "-u", "nosuch", id, "--", "true"}, 126, []string{"user nosuch", "/etc/passwd"}},

@@ -5,6 +5,7 @@ import (
 
 	"github.com/opendsec/dsec/internal/hold"
 	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -17,6 +18,9 @@ type Config struct {
 	Hold       *hold.Client // nil: what a restart would share is mounted again
 	Log        *slog.Logger
 
+	// Network is the node's, which the driver closes; nil: sandboxes have loopback only.
+	Network *node.Network
+
 	// AttachMounts makes the driver work as it has to on kernels below 6.15, where layers must be attached.
 	AttachMounts bool
 
@@ -24,6 +28,7 @@ type Config struct {
 	FirstGroup string
 
 	Warm      int   // shells kept ready; 0 = 16
+	WarmNet   int   // shells with a link kept ready, where there is a network; 0 = half of Warm
 	MaxShells int   // shells in all, ready and in use; 0 = 4096
 	Parallel  int   // shells being made at once; 0 = 2
 	PoolBytes int64 // size of a new writable-layer pool; 0 = a quarter of the free disk
@@ -33,6 +38,9 @@ type Config struct {
 func (c *Config) defaults() {
 	if c.Warm == 0 {
 		c.Warm = 16
+	}
+	if c.WarmNet == 0 {
+		c.WarmNet = max(1, c.Warm/2)
 	}
 	if c.MaxShells == 0 {
 		c.MaxShells = 4096

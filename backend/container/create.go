@@ -23,12 +23,18 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 		return nil, err
 	}
 	d.Start()
+	warm := d.warm
+	if spec.Network != nil {
+		if warm = d.warmNet; warm == nil {
+			return nil, fmt.Errorf("create container: %w: this node has no network for sandboxes", sandbox.ErrUnsupported)
+		}
+	}
 	t := time.Now()
-	sh, err := d.warm.take(ctx)
+	sh, err := warm.take(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("create container: %w", err)
 	}
-	defer d.warm.done()
+	defer warm.done()
 	d.observe("take_shell", time.Since(t))
 
 	inst := newInstance(d, sh)
@@ -86,6 +92,13 @@ func (d *Driver) claim(ctx context.Context, sh *shell, spec *sandbox.Spec) error
 		}
 	}
 	d.observe("limit", time.Since(t))
+	if spec.Network != nil {
+		t = time.Now()
+		if err := d.setNetwork(sh.slot, sh.id, spec.NetworkGeneration, spec.Network); err != nil {
+			return err
+		}
+		d.observe("network", time.Since(t))
+	}
 	if err := failpoint.Hit("container/composed"); err != nil {
 		return err
 	}

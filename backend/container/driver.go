@@ -49,6 +49,7 @@ type Driver struct {
 
 	warmOnce sync.Once
 	warm     *warm
+	warmNet  *warm // nil without a network
 
 	mu        sync.Mutex
 	shells    map[sandbox.ID]bool      // of this process, without an environment yet
@@ -120,7 +121,12 @@ func New(ctx context.Context, cfg Config) (_ *Driver, err error) {
 
 // Start begins to keep shells ready; Create does it as well. Call it after Sweep.
 func (d *Driver) Start() {
-	d.warmOnce.Do(func() { d.warm = newWarm(d, d.cfg.Warm, d.cfg.Parallel) })
+	d.warmOnce.Do(func() {
+		d.warm = newWarm(d, d.cfg.Warm, d.cfg.Parallel, false)
+		if d.cfg.Network != nil {
+			d.warmNet = newWarm(d, d.cfg.WarmNet, 1, true)
+		}
+	})
 }
 
 // ownName is what this node's places outside of its state directory are called. The state directory is in it too:
@@ -272,15 +278,18 @@ func (d *Driver) Name() sandbox.BackendName { return sandbox.BackendContainer }
 
 // Capabilities of containers.
 func (d *Driver) Capabilities() sandbox.Capabilities {
-	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Real: true}
+	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Real: true, Network: d.cfg.Network != nil}
 }
 
 // Warm is the number of shells that are ready.
 func (d *Driver) Warm() int {
-	if d.warm == nil {
-		return 0
+	n := 0
+	for _, w := range []*warm{d.warm, d.warmNet} {
+		if w != nil {
+			n += w.count()
+		}
 	}
-	return d.warm.count()
+	return n
 }
 
 // Pool returns size and used bytes of the writable-layer pool.
@@ -302,8 +311,11 @@ func (d *Driver) observe(stage string, t time.Duration) {
 func (d *Driver) Close(ctx context.Context) error {
 	var errs []error
 	d.warmOnce.Do(func() {}) // none are made from here on
-	if d.warm != nil {
-		for _, sh := range d.warm.close() {
+	for _, w := range []*warm{d.warm, d.warmNet} {
+		if w == nil {
+			continue
+		}
+		for _, sh := range w.close() {
 			d.watch.Remove(sh.pidfd)
 			slot := sh.slot
 			if err := d.removeParts(sh); err != nil {
@@ -321,6 +333,9 @@ func (d *Driver) Close(ctx context.Context) error {
 }
 
 func (d *Driver) closeParts() {
+	if d.cfg.Network != nil {
+		_ = d.cfg.Network.Close()
+	}
 	if d.spawner != nil {
 		d.spawner.Close()
 	}

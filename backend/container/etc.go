@@ -8,12 +8,12 @@ import (
 // may edit and replace them, which bind mounts would forbid.
 const (
 	// No network, no resolver: a name that /etc/hosts lacks fails at once instead of after a timeout.
-	resolvConf = "# This sandbox has loopback only.\noptions timeout:1 attempts:1\n"
+	noResolver = "# This sandbox has loopback only.\noptions timeout:1 attempts:1\n"
 	hostsHead  = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t"
 )
 
 // writeEtc puts them into the upper layer; ids on disk are the sandbox's.
-func (sh *shell) writeEtc(hostname string) error {
+func (sh *shell) writeEtc(hostname, resolvConf string) error {
 	dir, err := sh.layer.Open()
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ type instance struct {
 	d      *Driver
 	id     sandbox.ID
 	slot   int
+	net    bool // it has a link
 	groups *cgroup.Sandbox
 	layer  *pool.Layer
 	done   chan struct{}
@@ -32,7 +33,7 @@ type instance struct {
 
 // newInstance turns a shell into an instance; from here on its end is the instance's.
 func newInstance(d *Driver, sh *shell) *instance {
-	i := &instance{d: d, id: sh.id, slot: sh.slot, groups: sh.groups, layer: sh.layer, done: make(chan struct{}), pidfd: sh.pidfd, first: sh.conn}
+	i := &instance{d: d, id: sh.id, slot: sh.slot, net: sh.net, groups: sh.groups, layer: sh.layer, done: make(chan struct{}), pidfd: sh.pidfd, first: sh.conn}
 	d.mu.Lock()
 	delete(d.shells, i.id)
 	d.instances[i.id] = i

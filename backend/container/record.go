@@ -17,6 +17,7 @@ import (
 type record struct {
 	ID    sandbox.ID `json:"id"`
 	Slot  int        `json:"slot"`
+	Net   bool       `json:"net,omitempty"` // it has a link
 	Boot  string     `json:"boot"`
 	PID   int        `json:"pid,omitempty"`
 	Start uint64     `json:"start,omitempty"` // clock ticks since boot: with the pid, names the process

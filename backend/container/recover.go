@@ -37,7 +37,7 @@ func (d *Driver) Recover(_ context.Context, id sandbox.ID, handle []byte) (sandb
 		p.Close()
 		return nil, err
 	}
-	i := &instance{d: d, id: id, slot: r.Slot, groups: d.tree.Sandbox(string(id)), layer: l, done: make(chan struct{}), pidfd: p}
+	i := &instance{d: d, id: id, slot: r.Slot, net: r.Net, groups: d.tree.Sandbox(string(id)), layer: l, done: make(chan struct{}), pidfd: p}
 	d.mu.Lock()
 	d.instances[id] = i
 	d.mu.Unlock()
@@ -66,6 +66,9 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 	}
 	for _, n := range append(groups, layers...) {
 		seen[n] = true
+	}
+	if err := d.sweepNetwork(keep); err != nil {
+		return nil, err
 	}
 	var ids []sandbox.ID
 	for n := range seen {

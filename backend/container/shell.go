@@ -23,6 +23,7 @@ import (
 type shell struct {
 	id     sandbox.ID
 	slot   int
+	net    bool // it has a link
 	pid    int
 	pidfd  *os.File
 	userns *os.File
@@ -39,14 +40,14 @@ type shell struct {
 const prepareTimeout = 20 * time.Second
 
 // prepare makes a shell. On error nothing is left of it.
-func (d *Driver) prepare(ctx context.Context) (*shell, error) {
+func (d *Driver) prepare(ctx context.Context, net bool) (*shell, error) {
 	ctx, cancel := context.WithTimeout(ctx, prepareTimeout)
 	defer cancel()
 	slot, err := d.slots.take()
 	if err != nil {
 		return nil, err
 	}
-	sh := &shell{id: sandbox.NewID(d.cfg.Edge), slot: slot}
+	sh := &shell{id: sandbox.NewID(d.cfg.Edge), slot: slot, net: net}
 	d.mu.Lock()
 	d.shells[sh.id] = true
 	d.mu.Unlock()
@@ -63,7 +64,7 @@ func (d *Driver) prepare(ctx context.Context) (*shell, error) {
 
 // build makes the parts of a shell, recording it first.
 func (d *Driver) build(ctx context.Context, sh *shell) error {
-	rec := &record{ID: sh.id, Slot: sh.slot, Boot: d.boot}
+	rec := &record{ID: sh.id, Slot: sh.slot, Net: sh.net, Boot: d.boot}
 	dir := d.shellDir(sh.id)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
@@ -85,7 +86,7 @@ func (d *Driver) build(ctx context.Context, sh *shell) error {
 	if sh.layer, err = d.pool.Make(string(sh.id)); err != nil {
 		return err
 	}
-	if err := sh.writeEtc(string(sh.id)); err != nil {
+	if err := sh.writeEtc(string(sh.id), d.resolvConf(sh.net)); err != nil {
 		return err
 	}
 	if err := failpoint.Hit("container/layered"); err != nil {
@@ -120,6 +121,11 @@ func (d *Driver) build(ctx context.Context, sh *shell) error {
 	}
 	if err := sh.groups.Divide(); err != nil {
 		return err
+	}
+	if sh.net {
+		if err := d.attach(sh); err != nil {
+			return err
+		}
 	}
 	if l := d.limits.Load(); l != nil {
 		if err := sh.limit(*l); err != nil {
@@ -295,6 +301,9 @@ func (d *Driver) kill(id sandbox.ID, pidfd *os.File) error {
 // removeRest removes what is left of an id whose processes are gone.
 func (d *Driver) removeRest(id sandbox.ID) error {
 	if err := failpoint.Hit("container/killed"); err != nil {
+		return err
+	}
+	if err := d.detach(id); err != nil {
 		return err
 	}
 	if err := d.tree.Sandbox(string(id)).Remove(); err != nil {

@@ -15,6 +15,7 @@ import (
 type warm struct {
 	d      *Driver
 	target int
+	net    bool // the shells have a link
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -35,9 +36,9 @@ type claim struct {
 	err error
 }
 
-func newWarm(d *Driver, target, makers int) *warm {
+func newWarm(d *Driver, target, makers int, net bool) *warm {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &warm{d: d, target: target, ctx: ctx, cancel: cancel, makers: makers}
+	w := &warm{d: d, target: target, net: net, ctx: ctx, cancel: cancel, makers: makers}
 	w.idle = sync.NewCond(&w.mu)
 	for range makers {
 		w.wg.Add(1)
@@ -189,10 +190,10 @@ func (w *warm) maker() {
 		w.mu.Unlock()
 
 		start := time.Now()
-		sh, err := w.d.prepare(w.ctx)
+		sh, err := w.d.prepare(w.ctx, w.net)
 		if err == nil {
 			w.d.observe("prepare_shell", time.Since(start))
-			err = w.d.watchShell(sh)
+			err = w.d.watchShell(w, sh)
 		}
 		w.mu.Lock()
 		w.making--

@@ -3,10 +3,10 @@ package container
 import "os"
 
 // watchShell follows a ready shell's process: one that dies before it is used is removed and replaced.
-func (d *Driver) watchShell(sh *shell) error {
+func (d *Driver) watchShell(w *warm, sh *shell) error {
 	return d.watch.Add(sh.pidfd, func() {
 		go func() { // the watcher's goroutine must not wait
-			if !d.warm.discard(sh) {
+			if !w.discard(sh) {
 				return // taken meanwhile: its owner sees the channel close
 			}
 			d.log.Warn("a ready shell ended by itself", "id", sh.id)

@@ -19,6 +19,7 @@ import (
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/client"
 	"github.com/opendsec/dsec/internal/linux"
+	netnode "github.com/opendsec/dsec/policy/network/node"
 	"github.com/spf13/cobra"
 )
 
@@ -188,7 +189,13 @@ func cleanRun(d stateDir, keepHold bool) []string {
 	if !keepHold {
 		paths = append(paths, d.socket(holdRole))
 	}
-	return removeIfThere(paths...)
+	removed := removeIfThere(paths...)
+	if dir := networkDir(d); !keepHold {
+		if _, err := os.Stat(dir); err == nil && netnode.Remove(dir) == nil {
+			removed = append(removed, dir)
+		}
+	}
+	return removed
 }
 
 // stopAllSandboxes stops every sandbox of the service. problems are those that could not be stopped.

@@ -32,7 +32,7 @@ func startContainer(ctx context.Context, c driverConfig) (sandbox.Backend, error
 	cfg := container.Config{
 		StateDir: string(c.state), Edge: c.edge, Layers: posix.NewNode(store),
 		Hold: hold.NewClient(c.state.socket(holdRole)), Log: c.log, InitBinary: c.opts["init"],
-		FirstGroup: record.CommandID(1),
+		FirstGroup: record.CommandID(1), Network: c.net,
 	}
 	for name, to := range map[string]*int{"warm": &cfg.Warm, "max": &cfg.MaxShells, "parallel": &cfg.Parallel} {
 		if v := c.opts[name]; v != "" {

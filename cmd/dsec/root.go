@@ -45,7 +45,7 @@ DSEC_URL and DSEC_API_KEY choose another service.`,
 		}
 	}
 	add("sandbox", newRun(), newCreate(), newExec(), newShell(), newSession(), newCp(), newPs(), newInspect(), newLogs(), newStats(),
-		newPause(), newResume(), newStop(), newRm(), newEvents(), newForward())
+		newPause(), newResume(), newStop(), newRm(), newEvents(), newForward(), newNet())
 	add("environment", newImage(), newLayer())
 	add("node", newUp(), newDown(), newStatus(), newDoctor(), newKey(), newVersion())
 	root.AddCommand(newServe())

@@ -111,7 +111,7 @@ func waitLock(ctx context.Context, path string) (*os.File, error) {
 
 // edgeOptions are what --opt may name for any driver; driverOptions those of one driver.
 var (
-	edgeOptions   = []string{"min-free", "require"}
+	edgeOptions   = []string{"min-free", "require", "network", "resolver", "services"}
 	driverOptions = map[sandbox.BackendName][]string{}
 )
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/opendsec/dsec/edge"
 	"github.com/opendsec/dsec/internal/linux/feature"
+	netnode "github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -26,6 +27,7 @@ type driverConfig struct {
 	state stateDir
 	opts  map[string]string // of --opt
 	log   *slog.Logger
+	net   *netnode.Network // nil = none; the driver closes it
 }
 
 // driver makes a backend of this node.
@@ -60,11 +62,20 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 	if err != nil {
 		return err
 	}
-	backend, err := start(ctx, driverConfig{edge: id, state: d, opts: opts, log: log})
+	sink := &networkSink{}
+	net, err := openNetwork(opts, d, log, sink.tell)
+	if err != nil {
+		return err
+	}
+	backend, err := start(ctx, driverConfig{edge: id, state: d, opts: opts, log: log, net: net})
 	if err != nil {
 		return fmt.Errorf("start driver %s: %w", name, err)
 	}
 	cfg := edge.Config{ID: id, StateDir: d.path("edge"), Version: buildVersion(), DefaultBackend: name}
+	if net != nil {
+		c := net.Compiler()
+		cfg.Network = &c
+	}
 	if v := opts["min-free"]; v != "" {
 		if cfg.MinFreeMemory, err = parseSize(v); err != nil {
 			return fmt.Errorf("--opt min-free: %w", err)
@@ -81,6 +92,7 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 	if err != nil {
 		return err
 	}
+	sink.edge.Store(e)
 	defer func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), edgeClose)
 		defer cancel()

@@ -41,7 +41,7 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fl.StringArrayVarP(&f.env, "env", "e", nil, "environment variable `NAME=VALUE`, or NAME to pass on this one's")
 	fl.StringArrayVar(&f.secrets, "secret", nil, "like --env, but never shown or recorded: `NAME` (from this environment) or NAME=VALUE")
 	fl.StringArrayVarP(&f.labels, "label", "l", nil, "label `NAME=VALUE`")
-	fl.StringArrayVar(&f.allow, "allow", nil, "network rule: allow a `SERVICE` or target (without any: loopback only)")
+	fl.StringArrayVar(&f.allow, "allow", nil, "what it may reach: a `RULE` like pypi, example.org:22, 10.0.0.0/24:5432/tcp, !github, open (without any: loopback only)")
 	fl.StringVar(&f.ttl, "ttl", "", "time to live from readiness, like 10m")
 	fl.StringVar(&f.idle, "idle", "", "end after this long without activity")
 	fl.StringVar(&f.createTimeout, "create-timeout", "", "how long creation may take")
@@ -120,8 +120,6 @@ func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 	if s.Labels, err = parsePairs("--label", f.labels, nil); err != nil {
 		return nil, err
 	}
-	for _, target := range f.allow {
-		s.NetworkRules = append(s.NetworkRules, &dsecv1.NetworkRule{Target: target, Allow: true})
-	}
+	s.NetworkRules = rulesOf(f.allow)
 	return s, nil
 }

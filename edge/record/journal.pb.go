@@ -42,6 +42,7 @@ type Entry struct {
 	//	*Entry_Extended
 	//	*Entry_Stopping
 	//	*Entry_Ended
+	//	*Entry_NetworkAsked
 	//	*Entry_CommandStarted
 	//	*Entry_CommandEnded
 	//	*Entry_SessionOpened
@@ -174,6 +175,15 @@ func (x *Entry) GetEnded() *Ended {
 	return nil
 }
 
+func (x *Entry) GetNetworkAsked() *NetworkAsked {
+	if x != nil {
+		if x, ok := x.Body.(*Entry_NetworkAsked); ok {
+			return x.NetworkAsked
+		}
+	}
+	return nil
+}
+
 func (x *Entry) GetCommandStarted() *v1.Command {
 	if x != nil {
 		if x, ok := x.Body.(*Entry_CommandStarted); ok {
@@ -260,6 +270,10 @@ type Entry_Ended struct {
 	Ended *Ended `protobuf:"bytes,16,opt,name=ended,proto3,oneof"`
 }
 
+type Entry_NetworkAsked struct {
+	NetworkAsked *NetworkAsked `protobuf:"bytes,17,opt,name=network_asked,json=networkAsked,proto3,oneof"`
+}
+
 type Entry_CommandStarted struct {
 	CommandStarted *v1.Command `protobuf:"bytes,20,opt,name=command_started,json=commandStarted,proto3,oneof"`
 }
@@ -297,6 +311,8 @@ func (*Entry_Extended) isEntry_Body() {}
 func (*Entry_Stopping) isEntry_Body() {}
 
 func (*Entry_Ended) isEntry_Body() {}
+
+func (*Entry_NetworkAsked) isEntry_Body() {}
 
 func (*Entry_CommandStarted) isEntry_Body() {}
 
@@ -615,6 +631,59 @@ func (x *Extended) GetIdleNanos() int64 {
 	return 0
 }
 
+// NetworkAsked: these rules are to be in force from now on.
+type NetworkAsked struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rules         []*v1.NetworkRule      `protobuf:"bytes,1,rep,name=rules,proto3" json:"rules,omitempty"`
+	Generation    int64                  `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkAsked) Reset() {
+	*x = NetworkAsked{}
+	mi := &file_journal_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkAsked) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkAsked) ProtoMessage() {}
+
+func (x *NetworkAsked) ProtoReflect() protoreflect.Message {
+	mi := &file_journal_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkAsked.ProtoReflect.Descriptor instead.
+func (*NetworkAsked) Descriptor() ([]byte, []int) {
+	return file_journal_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *NetworkAsked) GetRules() []*v1.NetworkRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *NetworkAsked) GetGeneration() int64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
 type Stopping struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Failure       *v1.Failure            `protobuf:"bytes,1,opt,name=failure,proto3" json:"failure,omitempty"`
@@ -624,7 +693,7 @@ type Stopping struct {
 
 func (x *Stopping) Reset() {
 	*x = Stopping{}
-	mi := &file_journal_proto_msgTypes[6]
+	mi := &file_journal_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +705,7 @@ func (x *Stopping) String() string {
 func (*Stopping) ProtoMessage() {}
 
 func (x *Stopping) ProtoReflect() protoreflect.Message {
-	mi := &file_journal_proto_msgTypes[6]
+	mi := &file_journal_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +718,7 @@ func (x *Stopping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stopping.ProtoReflect.Descriptor instead.
 func (*Stopping) Descriptor() ([]byte, []int) {
-	return file_journal_proto_rawDescGZIP(), []int{6}
+	return file_journal_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Stopping) GetFailure() *v1.Failure {
@@ -668,7 +737,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_journal_proto_msgTypes[7]
+	mi := &file_journal_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +749,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_journal_proto_msgTypes[7]
+	mi := &file_journal_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +762,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_journal_proto_rawDescGZIP(), []int{7}
+	return file_journal_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Ended) GetFailure() *v1.Failure {
@@ -720,13 +789,15 @@ type Checkpoint struct {
 	// Ended commands that are no longer kept.
 	ForgottenCommands int64         `protobuf:"varint,10,opt,name=forgotten_commands,json=forgottenCommands,proto3" json:"forgotten_commands,omitempty"`
 	Sessions          []*v1.Session `protobuf:"bytes,11,rep,name=sessions,proto3" json:"sessions,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Absent without a network, or where it is still as created.
+	Network       *NetworkAsked `protobuf:"bytes,12,opt,name=network,proto3" json:"network,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Checkpoint) Reset() {
 	*x = Checkpoint{}
-	mi := &file_journal_proto_msgTypes[8]
+	mi := &file_journal_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -738,7 +809,7 @@ func (x *Checkpoint) String() string {
 func (*Checkpoint) ProtoMessage() {}
 
 func (x *Checkpoint) ProtoReflect() protoreflect.Message {
-	mi := &file_journal_proto_msgTypes[8]
+	mi := &file_journal_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -751,7 +822,7 @@ func (x *Checkpoint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Checkpoint.ProtoReflect.Descriptor instead.
 func (*Checkpoint) Descriptor() ([]byte, []int) {
-	return file_journal_proto_rawDescGZIP(), []int{8}
+	return file_journal_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Checkpoint) GetPaused() bool {
@@ -831,6 +902,13 @@ func (x *Checkpoint) GetSessions() []*v1.Session {
 	return nil
 }
 
+func (x *Checkpoint) GetNetwork() *NetworkAsked {
+	if x != nil {
+		return x.Network
+	}
+	return nil
+}
+
 // Note is an event that changes nothing, for example a denied connection.
 type Note struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -843,7 +921,7 @@ type Note struct {
 
 func (x *Note) Reset() {
 	*x = Note{}
-	mi := &file_journal_proto_msgTypes[9]
+	mi := &file_journal_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +933,7 @@ func (x *Note) String() string {
 func (*Note) ProtoMessage() {}
 
 func (x *Note) ProtoReflect() protoreflect.Message {
-	mi := &file_journal_proto_msgTypes[9]
+	mi := &file_journal_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +946,7 @@ func (x *Note) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Note.ProtoReflect.Descriptor instead.
 func (*Note) Descriptor() ([]byte, []int) {
-	return file_journal_proto_rawDescGZIP(), []int{9}
+	return file_journal_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Note) GetType() string {
@@ -896,7 +974,7 @@ var File_journal_proto protoreflect.FileDescriptor
 
 const file_journal_proto_rawDesc = "" +
 	"\n" +
-	"\rjournal.proto\x12\x0edsec.record.v1\x1a\x15dsec/v1/command.proto\x1a\x15dsec/v1/sandbox.proto\"\xa7\x06\n" +
+	"\rjournal.proto\x12\x0edsec.record.v1\x1a\x15dsec/v1/command.proto\x1a\x15dsec/v1/sandbox.proto\"\xec\x06\n" +
 	"\x05Entry\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12\x1d\n" +
 	"\n" +
@@ -910,7 +988,8 @@ const file_journal_proto_rawDesc = "" +
 	"\aresumed\x18\r \x01(\v2\x17.dsec.record.v1.ResumedH\x00R\aresumed\x126\n" +
 	"\bextended\x18\x0e \x01(\v2\x18.dsec.record.v1.ExtendedH\x00R\bextended\x126\n" +
 	"\bstopping\x18\x0f \x01(\v2\x18.dsec.record.v1.StoppingH\x00R\bstopping\x12-\n" +
-	"\x05ended\x18\x10 \x01(\v2\x15.dsec.record.v1.EndedH\x00R\x05ended\x12;\n" +
+	"\x05ended\x18\x10 \x01(\v2\x15.dsec.record.v1.EndedH\x00R\x05ended\x12C\n" +
+	"\rnetwork_asked\x18\x11 \x01(\v2\x1c.dsec.record.v1.NetworkAskedH\x00R\fnetworkAsked\x12;\n" +
 	"\x0fcommand_started\x18\x14 \x01(\v2\x10.dsec.v1.CommandH\x00R\x0ecommandStarted\x127\n" +
 	"\rcommand_ended\x18\x15 \x01(\v2\x10.dsec.v1.CommandH\x00R\fcommandEnded\x129\n" +
 	"\x0esession_opened\x18\x16 \x01(\v2\x10.dsec.v1.SessionH\x00R\rsessionOpened\x127\n" +
@@ -945,11 +1024,16 @@ const file_journal_proto_rawDesc = "" +
 	"idle_nanos\x18\x02 \x01(\x03H\x01R\tidleNanos\x88\x01\x01B\f\n" +
 	"\n" +
 	"_ttl_nanosB\r\n" +
-	"\v_idle_nanos\"6\n" +
+	"\v_idle_nanos\"Z\n" +
+	"\fNetworkAsked\x12*\n" +
+	"\x05rules\x18\x01 \x03(\v2\x14.dsec.v1.NetworkRuleR\x05rules\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x03R\n" +
+	"generation\"6\n" +
 	"\bStopping\x12*\n" +
 	"\afailure\x18\x01 \x01(\v2\x10.dsec.v1.FailureR\afailure\"3\n" +
 	"\x05Ended\x12*\n" +
-	"\afailure\x18\x01 \x01(\v2\x10.dsec.v1.FailureR\afailure\"\x88\x03\n" +
+	"\afailure\x18\x01 \x01(\v2\x10.dsec.v1.FailureR\afailure\"\xc0\x03\n" +
 	"\n" +
 	"Checkpoint\x12\x16\n" +
 	"\x06paused\x18\x01 \x01(\bR\x06paused\x12\x1a\n" +
@@ -965,7 +1049,8 @@ const file_journal_proto_rawDesc = "" +
 	"next_order\x18\t \x01(\x03R\tnextOrder\x12-\n" +
 	"\x12forgotten_commands\x18\n" +
 	" \x01(\x03R\x11forgottenCommands\x12,\n" +
-	"\bsessions\x18\v \x03(\v2\x10.dsec.v1.SessionR\bsessions\"\xb9\x01\n" +
+	"\bsessions\x18\v \x03(\v2\x10.dsec.v1.SessionR\bsessions\x126\n" +
+	"\anetwork\x18\f \x01(\v2\x1c.dsec.record.v1.NetworkAskedR\anetwork\"\xb9\x01\n" +
 	"\x04Note\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12D\n" +
@@ -988,7 +1073,7 @@ func file_journal_proto_rawDescGZIP() []byte {
 	return file_journal_proto_rawDescData
 }
 
-var file_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_journal_proto_goTypes = []any{
 	(*Entry)(nil),          // 0: dsec.record.v1.Entry
 	(*Created)(nil),        // 1: dsec.record.v1.Created
@@ -996,15 +1081,17 @@ var file_journal_proto_goTypes = []any{
 	(*Paused)(nil),         // 3: dsec.record.v1.Paused
 	(*Resumed)(nil),        // 4: dsec.record.v1.Resumed
 	(*Extended)(nil),       // 5: dsec.record.v1.Extended
-	(*Stopping)(nil),       // 6: dsec.record.v1.Stopping
-	(*Ended)(nil),          // 7: dsec.record.v1.Ended
-	(*Checkpoint)(nil),     // 8: dsec.record.v1.Checkpoint
-	(*Note)(nil),           // 9: dsec.record.v1.Note
-	nil,                    // 10: dsec.record.v1.Note.AttributesEntry
-	(*v1.Command)(nil),     // 11: dsec.v1.Command
-	(*v1.Session)(nil),     // 12: dsec.v1.Session
-	(*v1.SandboxSpec)(nil), // 13: dsec.v1.SandboxSpec
-	(*v1.Failure)(nil),     // 14: dsec.v1.Failure
+	(*NetworkAsked)(nil),   // 6: dsec.record.v1.NetworkAsked
+	(*Stopping)(nil),       // 7: dsec.record.v1.Stopping
+	(*Ended)(nil),          // 8: dsec.record.v1.Ended
+	(*Checkpoint)(nil),     // 9: dsec.record.v1.Checkpoint
+	(*Note)(nil),           // 10: dsec.record.v1.Note
+	nil,                    // 11: dsec.record.v1.Note.AttributesEntry
+	(*v1.Command)(nil),     // 12: dsec.v1.Command
+	(*v1.Session)(nil),     // 13: dsec.v1.Session
+	(*v1.SandboxSpec)(nil), // 14: dsec.v1.SandboxSpec
+	(*v1.NetworkRule)(nil), // 15: dsec.v1.NetworkRule
+	(*v1.Failure)(nil),     // 16: dsec.v1.Failure
 }
 var file_journal_proto_depIdxs = []int32{
 	1,  // 0: dsec.record.v1.Entry.created:type_name -> dsec.record.v1.Created
@@ -1012,25 +1099,28 @@ var file_journal_proto_depIdxs = []int32{
 	3,  // 2: dsec.record.v1.Entry.paused:type_name -> dsec.record.v1.Paused
 	4,  // 3: dsec.record.v1.Entry.resumed:type_name -> dsec.record.v1.Resumed
 	5,  // 4: dsec.record.v1.Entry.extended:type_name -> dsec.record.v1.Extended
-	6,  // 5: dsec.record.v1.Entry.stopping:type_name -> dsec.record.v1.Stopping
-	7,  // 6: dsec.record.v1.Entry.ended:type_name -> dsec.record.v1.Ended
-	11, // 7: dsec.record.v1.Entry.command_started:type_name -> dsec.v1.Command
-	11, // 8: dsec.record.v1.Entry.command_ended:type_name -> dsec.v1.Command
-	12, // 9: dsec.record.v1.Entry.session_opened:type_name -> dsec.v1.Session
-	12, // 10: dsec.record.v1.Entry.session_ended:type_name -> dsec.v1.Session
-	8,  // 11: dsec.record.v1.Entry.checkpoint:type_name -> dsec.record.v1.Checkpoint
-	9,  // 12: dsec.record.v1.Entry.note:type_name -> dsec.record.v1.Note
-	13, // 13: dsec.record.v1.Created.spec:type_name -> dsec.v1.SandboxSpec
-	14, // 14: dsec.record.v1.Stopping.failure:type_name -> dsec.v1.Failure
-	14, // 15: dsec.record.v1.Ended.failure:type_name -> dsec.v1.Failure
-	14, // 16: dsec.record.v1.Checkpoint.failure:type_name -> dsec.v1.Failure
-	12, // 17: dsec.record.v1.Checkpoint.sessions:type_name -> dsec.v1.Session
-	10, // 18: dsec.record.v1.Note.attributes:type_name -> dsec.record.v1.Note.AttributesEntry
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	7,  // 5: dsec.record.v1.Entry.stopping:type_name -> dsec.record.v1.Stopping
+	8,  // 6: dsec.record.v1.Entry.ended:type_name -> dsec.record.v1.Ended
+	6,  // 7: dsec.record.v1.Entry.network_asked:type_name -> dsec.record.v1.NetworkAsked
+	12, // 8: dsec.record.v1.Entry.command_started:type_name -> dsec.v1.Command
+	12, // 9: dsec.record.v1.Entry.command_ended:type_name -> dsec.v1.Command
+	13, // 10: dsec.record.v1.Entry.session_opened:type_name -> dsec.v1.Session
+	13, // 11: dsec.record.v1.Entry.session_ended:type_name -> dsec.v1.Session
+	9,  // 12: dsec.record.v1.Entry.checkpoint:type_name -> dsec.record.v1.Checkpoint
+	10, // 13: dsec.record.v1.Entry.note:type_name -> dsec.record.v1.Note
+	14, // 14: dsec.record.v1.Created.spec:type_name -> dsec.v1.SandboxSpec
+	15, // 15: dsec.record.v1.NetworkAsked.rules:type_name -> dsec.v1.NetworkRule
+	16, // 16: dsec.record.v1.Stopping.failure:type_name -> dsec.v1.Failure
+	16, // 17: dsec.record.v1.Ended.failure:type_name -> dsec.v1.Failure
+	16, // 18: dsec.record.v1.Checkpoint.failure:type_name -> dsec.v1.Failure
+	13, // 19: dsec.record.v1.Checkpoint.sessions:type_name -> dsec.v1.Session
+	6,  // 20: dsec.record.v1.Checkpoint.network:type_name -> dsec.record.v1.NetworkAsked
+	11, // 21: dsec.record.v1.Note.attributes:type_name -> dsec.record.v1.Note.AttributesEntry
+	22, // [22:22] is the sub-list for method output_type
+	22, // [22:22] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_journal_proto_init() }
@@ -1046,6 +1136,7 @@ func file_journal_proto_init() {
 		(*Entry_Extended)(nil),
 		(*Entry_Stopping)(nil),
 		(*Entry_Ended)(nil),
+		(*Entry_NetworkAsked)(nil),
 		(*Entry_CommandStarted)(nil),
 		(*Entry_CommandEnded)(nil),
 		(*Entry_SessionOpened)(nil),
@@ -1060,7 +1151,7 @@ func file_journal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_journal_proto_rawDesc), len(file_journal_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,8 +1,6 @@
 package initd
 
 import (
-	"time"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/opendsec/dsec/guest/wire"
@@ -17,7 +15,6 @@ const (
 
 	smallReplies = 8 << 10              // replies that are sent together with output
 	maxFrame     = wire.MaxData + 1<<10 // of output, its head included
-	soon         = 2 * time.Millisecond // how long a reply waits for company
 )
 
 // source has frames to send on a connection: output of a command, a stream.
@@ -47,8 +44,7 @@ type conn struct {
 	sent    int      //
 	active  []source // with frames to send, in turn
 	streams map[uint32]*stream
-	dirty   bool  // in the loop's list of connections to flush
-	later   timer // flushes replies that wait for company
+	dirty   bool // in the loop's list of connections to flush
 }
 
 func (i *Init) newConn(fd int) *conn {
@@ -185,22 +181,8 @@ func (c *conn) reply(id uint32, payload func([]byte) []byte) {
 func (c *conn) fail(id uint32, err *wire.Error) { c.send(wire.KindFail, id, err.Append) }
 
 func (c *conn) send(kind wire.Kind, id uint32, payload func([]byte) []byte) {
-	if c.queue(kind, id, payload) {
-		c.touch()
-	}
-}
-
-// replySoon is reply for what is likely to be followed by more in a moment: it goes out with that, or after soon. A
-// short command costs the edge one waking instead of two.
-func (c *conn) replySoon(id uint32, payload func([]byte) []byte) {
-	if c.queue(wire.KindReply, id, payload) && c.later.index == 0 {
-		c.i.timers.set(&c.later, soon, c.touch)
-	}
-}
-
-func (c *conn) queue(kind wire.Kind, id uint32, payload func([]byte) []byte) bool {
 	if c.gone {
-		return false
+		return
 	}
 	var at int
 	c.out, at = wire.Begin(c.out, kind, id)
@@ -208,7 +190,7 @@ func (c *conn) queue(kind wire.Kind, id uint32, payload func([]byte) []byte) boo
 		c.out = payload(c.out)
 	}
 	c.out = wire.Finish(c.out, at)
-	return true
+	c.touch()
 }
 
 // activate puts a source in line.
@@ -309,7 +291,6 @@ func (c *conn) close() {
 		return
 	}
 	c.gone = true
-	c.i.timers.stop(&c.later)
 	c.i.poll.del(c.fd)
 	unix.Close(c.fd)
 	for _, fd := range c.fds {

@@ -447,7 +447,9 @@ func (x *Environment) GetToolkits() []string {
 	return nil
 }
 
-// NetworkRule allows or denies one named service ("pypi") or target.
+// NetworkRule allows or denies one target: a service ("pypi"), a name ("example.org", "*.example.org"), a range of
+// addresses ("203.0.113.0/24"), each with ports and protocol where wanted ("example.org:22", "10.0.0.0/24:5432/tcp"); or
+// "open", the internet, or "none". docs/network.md has the forms, and which rule wins.
 type NetworkRule struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Target        string                 `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
@@ -523,7 +525,7 @@ type SandboxSpec struct {
 	// Default working directory. Empty = the image's, else the user's home, else /.
 	Workdir  string `protobuf:"bytes,11,opt,name=workdir,proto3" json:"workdir,omitempty"`
 	Hostname string `protobuf:"bytes,12,opt,name=hostname,proto3" json:"hostname,omitempty"`
-	// Network rules. Without any, a sandbox has loopback only.
+	// Network rules. Without one that allows something, a sandbox has loopback only, for good.
 	NetworkRules []*NetworkRule `protobuf:"bytes,13,rep,name=network_rules,json=networkRules,proto3" json:"network_rules,omitempty"`
 	// Sets no_new_privs on every command: setuid programs (sudo) then gain nothing.
 	NoNewPrivileges bool `protobuf:"varint,14,opt,name=no_new_privileges,json=noNewPrivileges,proto3" json:"no_new_privileges,omitempty"`
@@ -659,6 +661,68 @@ func (x *SandboxSpec) GetNoNewPrivileges() bool {
 	return false
 }
 
+// Network is what a sandbox may reach.
+type Network struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Rules []*NetworkRule         `protobuf:"bytes,1,rep,name=rules,proto3" json:"rules,omitempty"`
+	// Counts changes, from 1; applied is behind asked while a change is under way or could not be applied.
+	GenerationAsked   int64 `protobuf:"varint,2,opt,name=generation_asked,json=generationAsked,proto3" json:"generation_asked,omitempty"`
+	GenerationApplied int64 `protobuf:"varint,3,opt,name=generation_applied,json=generationApplied,proto3" json:"generation_applied,omitempty"`
+	unknownFields     protoimpl.UnknownFields
+	sizeCache         protoimpl.SizeCache
+}
+
+func (x *Network) Reset() {
+	*x = Network{}
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Network) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Network) ProtoMessage() {}
+
+func (x *Network) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Network.ProtoReflect.Descriptor instead.
+func (*Network) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Network) GetRules() []*NetworkRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *Network) GetGenerationAsked() int64 {
+	if x != nil {
+		return x.GenerationAsked
+	}
+	return 0
+}
+
+func (x *Network) GetGenerationApplied() int64 {
+	if x != nil {
+		return x.GenerationApplied
+	}
+	return 0
+}
+
 type Sandbox struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -679,13 +743,15 @@ type Sandbox struct {
 	// Edge (node) it lives on.
 	Edge            string `protobuf:"bytes,11,opt,name=edge,proto3" json:"edge,omitempty"`
 	RunningCommands int32  `protobuf:"varint,12,opt,name=running_commands,json=runningCommands,proto3" json:"running_commands,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Absent where it has loopback only.
+	Network       *Network `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Sandbox) Reset() {
 	*x = Sandbox{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[5]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +763,7 @@ func (x *Sandbox) String() string {
 func (*Sandbox) ProtoMessage() {}
 
 func (x *Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[5]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +776,7 @@ func (x *Sandbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sandbox.ProtoReflect.Descriptor instead.
 func (*Sandbox) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{5}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Sandbox) GetId() string {
@@ -797,6 +863,13 @@ func (x *Sandbox) GetRunningCommands() int32 {
 	return 0
 }
 
+func (x *Sandbox) GetNetwork() *Network {
+	if x != nil {
+		return x.Network
+	}
+	return nil
+}
+
 type CreateSandboxRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Spec  *SandboxSpec           `protobuf:"bytes,1,opt,name=spec,proto3" json:"spec,omitempty"`
@@ -811,7 +884,7 @@ type CreateSandboxRequest struct {
 
 func (x *CreateSandboxRequest) Reset() {
 	*x = CreateSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[6]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -823,7 +896,7 @@ func (x *CreateSandboxRequest) String() string {
 func (*CreateSandboxRequest) ProtoMessage() {}
 
 func (x *CreateSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[6]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -836,7 +909,7 @@ func (x *CreateSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSandboxRequest.ProtoReflect.Descriptor instead.
 func (*CreateSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{6}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CreateSandboxRequest) GetSpec() *SandboxSpec {
@@ -871,7 +944,7 @@ type CreateResult struct {
 
 func (x *CreateResult) Reset() {
 	*x = CreateResult{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[7]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +956,7 @@ func (x *CreateResult) String() string {
 func (*CreateResult) ProtoMessage() {}
 
 func (x *CreateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[7]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +969,7 @@ func (x *CreateResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResult.ProtoReflect.Descriptor instead.
 func (*CreateResult) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{7}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateResult) GetSandbox() *Sandbox {
@@ -926,7 +999,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[8]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -938,7 +1011,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[8]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -951,7 +1024,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{8}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Error) GetCode() string {
@@ -984,7 +1057,7 @@ type CreateSandboxResponse struct {
 
 func (x *CreateSandboxResponse) Reset() {
 	*x = CreateSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[9]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +1069,7 @@ func (x *CreateSandboxResponse) String() string {
 func (*CreateSandboxResponse) ProtoMessage() {}
 
 func (x *CreateSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[9]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1082,7 @@ func (x *CreateSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSandboxResponse.ProtoReflect.Descriptor instead.
 func (*CreateSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{9}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateSandboxResponse) GetResults() []*CreateResult {
@@ -1028,7 +1101,7 @@ type GetSandboxRequest struct {
 
 func (x *GetSandboxRequest) Reset() {
 	*x = GetSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[10]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1113,7 @@ func (x *GetSandboxRequest) String() string {
 func (*GetSandboxRequest) ProtoMessage() {}
 
 func (x *GetSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[10]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1126,7 @@ func (x *GetSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxRequest.ProtoReflect.Descriptor instead.
 func (*GetSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{10}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetSandboxRequest) GetSandboxId() string {
@@ -1072,7 +1145,7 @@ type GetSandboxResponse struct {
 
 func (x *GetSandboxResponse) Reset() {
 	*x = GetSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[11]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1084,7 +1157,7 @@ func (x *GetSandboxResponse) String() string {
 func (*GetSandboxResponse) ProtoMessage() {}
 
 func (x *GetSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[11]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1097,7 +1170,7 @@ func (x *GetSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxResponse.ProtoReflect.Descriptor instead.
 func (*GetSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{11}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetSandboxResponse) GetSandbox() *Sandbox {
@@ -1122,7 +1195,7 @@ type ListSandboxesRequest struct {
 
 func (x *ListSandboxesRequest) Reset() {
 	*x = ListSandboxesRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[12]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1207,7 @@ func (x *ListSandboxesRequest) String() string {
 func (*ListSandboxesRequest) ProtoMessage() {}
 
 func (x *ListSandboxesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[12]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1220,7 @@ func (x *ListSandboxesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSandboxesRequest.ProtoReflect.Descriptor instead.
 func (*ListSandboxesRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{12}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListSandboxesRequest) GetLabels() map[string]string {
@@ -1189,7 +1262,7 @@ type ListSandboxesResponse struct {
 
 func (x *ListSandboxesResponse) Reset() {
 	*x = ListSandboxesResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[13]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1201,7 +1274,7 @@ func (x *ListSandboxesResponse) String() string {
 func (*ListSandboxesResponse) ProtoMessage() {}
 
 func (x *ListSandboxesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[13]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1214,7 +1287,7 @@ func (x *ListSandboxesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSandboxesResponse.ProtoReflect.Descriptor instead.
 func (*ListSandboxesResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{13}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListSandboxesResponse) GetSandboxes() []*Sandbox {
@@ -1240,7 +1313,7 @@ type StopSandboxRequest struct {
 
 func (x *StopSandboxRequest) Reset() {
 	*x = StopSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[14]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1252,7 +1325,7 @@ func (x *StopSandboxRequest) String() string {
 func (*StopSandboxRequest) ProtoMessage() {}
 
 func (x *StopSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[14]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1265,7 +1338,7 @@ func (x *StopSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopSandboxRequest.ProtoReflect.Descriptor instead.
 func (*StopSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{14}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StopSandboxRequest) GetSandboxId() string {
@@ -1284,7 +1357,7 @@ type StopSandboxResponse struct {
 
 func (x *StopSandboxResponse) Reset() {
 	*x = StopSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[15]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1369,7 @@ func (x *StopSandboxResponse) String() string {
 func (*StopSandboxResponse) ProtoMessage() {}
 
 func (x *StopSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[15]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +1382,7 @@ func (x *StopSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopSandboxResponse.ProtoReflect.Descriptor instead.
 func (*StopSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{15}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StopSandboxResponse) GetSandbox() *Sandbox {
@@ -1329,7 +1402,7 @@ type StopSandboxesRequest struct {
 
 func (x *StopSandboxesRequest) Reset() {
 	*x = StopSandboxesRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[16]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1414,7 @@ func (x *StopSandboxesRequest) String() string {
 func (*StopSandboxesRequest) ProtoMessage() {}
 
 func (x *StopSandboxesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[16]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1427,7 @@ func (x *StopSandboxesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopSandboxesRequest.ProtoReflect.Descriptor instead.
 func (*StopSandboxesRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{16}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StopSandboxesRequest) GetLabels() map[string]string {
@@ -1373,7 +1446,7 @@ type StopSandboxesResponse struct {
 
 func (x *StopSandboxesResponse) Reset() {
 	*x = StopSandboxesResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[17]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1385,7 +1458,7 @@ func (x *StopSandboxesResponse) String() string {
 func (*StopSandboxesResponse) ProtoMessage() {}
 
 func (x *StopSandboxesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[17]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +1471,7 @@ func (x *StopSandboxesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopSandboxesResponse.ProtoReflect.Descriptor instead.
 func (*StopSandboxesResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{17}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StopSandboxesResponse) GetStoppedIds() []string {
@@ -1417,7 +1490,7 @@ type PauseSandboxRequest struct {
 
 func (x *PauseSandboxRequest) Reset() {
 	*x = PauseSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[18]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1502,7 @@ func (x *PauseSandboxRequest) String() string {
 func (*PauseSandboxRequest) ProtoMessage() {}
 
 func (x *PauseSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[18]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1515,7 @@ func (x *PauseSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseSandboxRequest.ProtoReflect.Descriptor instead.
 func (*PauseSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{18}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PauseSandboxRequest) GetSandboxId() string {
@@ -1461,7 +1534,7 @@ type PauseSandboxResponse struct {
 
 func (x *PauseSandboxResponse) Reset() {
 	*x = PauseSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[19]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1473,7 +1546,7 @@ func (x *PauseSandboxResponse) String() string {
 func (*PauseSandboxResponse) ProtoMessage() {}
 
 func (x *PauseSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[19]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1486,7 +1559,7 @@ func (x *PauseSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseSandboxResponse.ProtoReflect.Descriptor instead.
 func (*PauseSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{19}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PauseSandboxResponse) GetSandbox() *Sandbox {
@@ -1505,7 +1578,7 @@ type ResumeSandboxRequest struct {
 
 func (x *ResumeSandboxRequest) Reset() {
 	*x = ResumeSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[20]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1517,7 +1590,7 @@ func (x *ResumeSandboxRequest) String() string {
 func (*ResumeSandboxRequest) ProtoMessage() {}
 
 func (x *ResumeSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[20]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1530,7 +1603,7 @@ func (x *ResumeSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeSandboxRequest.ProtoReflect.Descriptor instead.
 func (*ResumeSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{20}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResumeSandboxRequest) GetSandboxId() string {
@@ -1549,7 +1622,7 @@ type ResumeSandboxResponse struct {
 
 func (x *ResumeSandboxResponse) Reset() {
 	*x = ResumeSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[21]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1561,7 +1634,7 @@ func (x *ResumeSandboxResponse) String() string {
 func (*ResumeSandboxResponse) ProtoMessage() {}
 
 func (x *ResumeSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[21]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1574,7 +1647,7 @@ func (x *ResumeSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeSandboxResponse.ProtoReflect.Descriptor instead.
 func (*ResumeSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{21}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResumeSandboxResponse) GetSandbox() *Sandbox {
@@ -1595,7 +1668,7 @@ type ExtendSandboxRequest struct {
 
 func (x *ExtendSandboxRequest) Reset() {
 	*x = ExtendSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[22]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1607,7 +1680,7 @@ func (x *ExtendSandboxRequest) String() string {
 func (*ExtendSandboxRequest) ProtoMessage() {}
 
 func (x *ExtendSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[22]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1620,7 +1693,7 @@ func (x *ExtendSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendSandboxRequest.ProtoReflect.Descriptor instead.
 func (*ExtendSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{22}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExtendSandboxRequest) GetSandboxId() string {
@@ -1653,7 +1726,7 @@ type ExtendSandboxResponse struct {
 
 func (x *ExtendSandboxResponse) Reset() {
 	*x = ExtendSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[23]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1738,7 @@ func (x *ExtendSandboxResponse) String() string {
 func (*ExtendSandboxResponse) ProtoMessage() {}
 
 func (x *ExtendSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[23]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +1751,7 @@ func (x *ExtendSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendSandboxResponse.ProtoReflect.Descriptor instead.
 func (*ExtendSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{23}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExtendSandboxResponse) GetSandbox() *Sandbox {
@@ -1686,6 +1759,261 @@ func (x *ExtendSandboxResponse) GetSandbox() *Sandbox {
 		return x.Sandbox
 	}
 	return nil
+}
+
+type SetNetworkRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	Rules     []*NetworkRule         `protobuf:"bytes,2,rep,name=rules,proto3" json:"rules,omitempty"`
+	// The generation that the caller knows; another one in force is a conflict. 0 = whatever there is.
+	IfGeneration  int64 `protobuf:"varint,3,opt,name=if_generation,json=ifGeneration,proto3" json:"if_generation,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetNetworkRequest) Reset() {
+	*x = SetNetworkRequest{}
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetNetworkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetNetworkRequest) ProtoMessage() {}
+
+func (x *SetNetworkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetNetworkRequest.ProtoReflect.Descriptor instead.
+func (*SetNetworkRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *SetNetworkRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *SetNetworkRequest) GetRules() []*NetworkRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *SetNetworkRequest) GetIfGeneration() int64 {
+	if x != nil {
+		return x.IfGeneration
+	}
+	return 0
+}
+
+type SetNetworkResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Network *Network               `protobuf:"bytes,1,opt,name=network,proto3" json:"network,omitempty"`
+	// What the allowed services can leak.
+	Warnings      []string `protobuf:"bytes,2,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetNetworkResponse) Reset() {
+	*x = SetNetworkResponse{}
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetNetworkResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetNetworkResponse) ProtoMessage() {}
+
+func (x *SetNetworkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetNetworkResponse.ProtoReflect.Descriptor instead.
+func (*SetNetworkResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *SetNetworkResponse) GetNetwork() *Network {
+	if x != nil {
+		return x.Network
+	}
+	return nil
+}
+
+func (x *SetNetworkResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+type ExplainNetworkRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	// A name or an address.
+	Host string `protobuf:"bytes,2,opt,name=host,proto3" json:"host,omitempty"`
+	// 0 = 443.
+	Port int32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
+	// tcp, udp, icmp; empty = tcp.
+	Protocol      string `protobuf:"bytes,4,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainNetworkRequest) Reset() {
+	*x = ExplainNetworkRequest{}
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainNetworkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainNetworkRequest) ProtoMessage() {}
+
+func (x *ExplainNetworkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainNetworkRequest.ProtoReflect.Descriptor instead.
+func (*ExplainNetworkRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ExplainNetworkRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *ExplainNetworkRequest) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *ExplainNetworkRequest) GetPort() int32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *ExplainNetworkRequest) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+type ExplainNetworkResponse struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Allowed bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
+	// The rule that decides and whose it is: spec, environment, project or always.
+	Rule   string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
+	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	// For people.
+	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainNetworkResponse) Reset() {
+	*x = ExplainNetworkResponse{}
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainNetworkResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainNetworkResponse) ProtoMessage() {}
+
+func (x *ExplainNetworkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainNetworkResponse.ProtoReflect.Descriptor instead.
+func (*ExplainNetworkResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ExplainNetworkResponse) GetAllowed() bool {
+	if x != nil {
+		return x.Allowed
+	}
+	return false
+}
+
+func (x *ExplainNetworkResponse) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *ExplainNetworkResponse) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *ExplainNetworkResponse) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
 }
 
 type SandboxStats struct {
@@ -1706,7 +2034,7 @@ type SandboxStats struct {
 
 func (x *SandboxStats) Reset() {
 	*x = SandboxStats{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[24]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +2046,7 @@ func (x *SandboxStats) String() string {
 func (*SandboxStats) ProtoMessage() {}
 
 func (x *SandboxStats) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[24]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +2059,7 @@ func (x *SandboxStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxStats.ProtoReflect.Descriptor instead.
 func (*SandboxStats) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{24}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SandboxStats) GetAt() *timestamppb.Timestamp {
@@ -1813,7 +2141,7 @@ type GetSandboxStatsRequest struct {
 
 func (x *GetSandboxStatsRequest) Reset() {
 	*x = GetSandboxStatsRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[25]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1825,7 +2153,7 @@ func (x *GetSandboxStatsRequest) String() string {
 func (*GetSandboxStatsRequest) ProtoMessage() {}
 
 func (x *GetSandboxStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[25]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1838,7 +2166,7 @@ func (x *GetSandboxStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetSandboxStatsRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{25}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetSandboxStatsRequest) GetSandboxId() string {
@@ -1857,7 +2185,7 @@ type GetSandboxStatsResponse struct {
 
 func (x *GetSandboxStatsResponse) Reset() {
 	*x = GetSandboxStatsResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[26]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +2197,7 @@ func (x *GetSandboxStatsResponse) String() string {
 func (*GetSandboxStatsResponse) ProtoMessage() {}
 
 func (x *GetSandboxStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[26]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +2210,7 @@ func (x *GetSandboxStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetSandboxStatsResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{26}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetSandboxStatsResponse) GetStats() *SandboxStats {
@@ -1909,7 +2237,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[27]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1921,7 +2249,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[27]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1934,7 +2262,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{27}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Event) GetSandboxId() string {
@@ -1993,7 +2321,7 @@ type StreamEventsRequest struct {
 
 func (x *StreamEventsRequest) Reset() {
 	*x = StreamEventsRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[28]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2005,7 +2333,7 @@ func (x *StreamEventsRequest) String() string {
 func (*StreamEventsRequest) ProtoMessage() {}
 
 func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[28]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2018,7 +2346,7 @@ func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsRequest.ProtoReflect.Descriptor instead.
 func (*StreamEventsRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{28}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StreamEventsRequest) GetSandboxId() string {
@@ -2058,7 +2386,7 @@ type StreamEventsResponse struct {
 
 func (x *StreamEventsResponse) Reset() {
 	*x = StreamEventsResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[29]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2070,7 +2398,7 @@ func (x *StreamEventsResponse) String() string {
 func (*StreamEventsResponse) ProtoMessage() {}
 
 func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[29]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2083,7 +2411,7 @@ func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsResponse.ProtoReflect.Descriptor instead.
 func (*StreamEventsResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{29}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *StreamEventsResponse) GetEvent() *Event {
@@ -2150,7 +2478,11 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x0e\n" +
 	"\f_ttl_secondsB\x17\n" +
 	"\x15_idle_timeout_secondsB\x19\n" +
-	"\x17_create_timeout_seconds\"\xf2\x03\n" +
+	"\x17_create_timeout_seconds\"\x8f\x01\n" +
+	"\aNetwork\x12*\n" +
+	"\x05rules\x18\x01 \x03(\v2\x14.dsec.v1.NetworkRuleR\x05rules\x12)\n" +
+	"\x10generation_asked\x18\x02 \x01(\x03R\x0fgenerationAsked\x12-\n" +
+	"\x12generation_applied\x18\x03 \x01(\x03R\x11generationApplied\"\x9e\x04\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12+\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x15.dsec.v1.SandboxStateR\x05state\x12(\n" +
@@ -2166,7 +2498,8 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\fsecret_names\x18\n" +
 	" \x03(\tR\vsecretNames\x12\x12\n" +
 	"\x04edge\x18\v \x01(\tR\x04edge\x12)\n" +
-	"\x10running_commands\x18\f \x01(\x05R\x0frunningCommands\"\x7f\n" +
+	"\x10running_commands\x18\f \x01(\x05R\x0frunningCommands\x12*\n" +
+	"\anetwork\x18\r \x01(\v2\x10.dsec.v1.NetworkR\anetwork\"\x7f\n" +
 	"\x14CreateSandboxRequest\x12(\n" +
 	"\x04spec\x18\x01 \x01(\v2\x14.dsec.v1.SandboxSpecR\x04spec\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12\x14\n" +
@@ -2229,7 +2562,26 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\f_ttl_secondsB\x17\n" +
 	"\x15_idle_timeout_seconds\"C\n" +
 	"\x15ExtendSandboxResponse\x12*\n" +
-	"\asandbox\x18\x01 \x01(\v2\x10.dsec.v1.SandboxR\asandbox\"\xf6\x02\n" +
+	"\asandbox\x18\x01 \x01(\v2\x10.dsec.v1.SandboxR\asandbox\"\x83\x01\n" +
+	"\x11SetNetworkRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12*\n" +
+	"\x05rules\x18\x02 \x03(\v2\x14.dsec.v1.NetworkRuleR\x05rules\x12#\n" +
+	"\rif_generation\x18\x03 \x01(\x03R\fifGeneration\"\\\n" +
+	"\x12SetNetworkResponse\x12*\n" +
+	"\anetwork\x18\x01 \x01(\v2\x10.dsec.v1.NetworkR\anetwork\x12\x1a\n" +
+	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"z\n" +
+	"\x15ExplainNetworkRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x12\n" +
+	"\x04host\x18\x02 \x01(\tR\x04host\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\x05R\x04port\x12\x1a\n" +
+	"\bprotocol\x18\x04 \x01(\tR\bprotocol\"p\n" +
+	"\x16ExplainNetworkResponse\x12\x18\n" +
+	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x12\n" +
+	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"\xf6\x02\n" +
 	"\fSandboxStats\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12$\n" +
 	"\x0ecpu_usage_usec\x18\x02 \x01(\x03R\fcpuUsageUsec\x12!\n" +
@@ -2294,7 +2646,7 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
 	"BLAME_USER\x10\x02\x12\x10\n" +
 	"\fBLAME_POLICY\x10\x03\x12\x0f\n" +
-	"\vBLAME_INFRA\x10\x042\xa3\x06\n" +
+	"\vBLAME_INFRA\x10\x042\xbd\a\n" +
 	"\x0eSandboxService\x12N\n" +
 	"\rCreateSandbox\x12\x1d.dsec.v1.CreateSandboxRequest\x1a\x1e.dsec.v1.CreateSandboxResponse\x12E\n" +
 	"\n" +
@@ -2305,7 +2657,10 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\fPauseSandbox\x12\x1c.dsec.v1.PauseSandboxRequest\x1a\x1d.dsec.v1.PauseSandboxResponse\x12N\n" +
 	"\rResumeSandbox\x12\x1d.dsec.v1.ResumeSandboxRequest\x1a\x1e.dsec.v1.ResumeSandboxResponse\x12N\n" +
 	"\rExtendSandbox\x12\x1d.dsec.v1.ExtendSandboxRequest\x1a\x1e.dsec.v1.ExtendSandboxResponse\x12T\n" +
-	"\x0fGetSandboxStats\x12\x1f.dsec.v1.GetSandboxStatsRequest\x1a .dsec.v1.GetSandboxStatsResponse\x12M\n" +
+	"\x0fGetSandboxStats\x12\x1f.dsec.v1.GetSandboxStatsRequest\x1a .dsec.v1.GetSandboxStatsResponse\x12E\n" +
+	"\n" +
+	"SetNetwork\x12\x1a.dsec.v1.SetNetworkRequest\x1a\x1b.dsec.v1.SetNetworkResponse\x12Q\n" +
+	"\x0eExplainNetwork\x12\x1e.dsec.v1.ExplainNetworkRequest\x1a\x1f.dsec.v1.ExplainNetworkResponse\x12M\n" +
 	"\fStreamEvents\x12\x1c.dsec.v1.StreamEventsRequest\x1a\x1d.dsec.v1.StreamEventsResponse0\x01B-Z+github.com/opendsec/dsec/api/dsec/v1;dsecv1b\x06proto3"
 
 var (
@@ -2321,7 +2676,7 @@ func file_dsec_v1_sandbox_proto_rawDescGZIP() []byte {
 }
 
 var file_dsec_v1_sandbox_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_dsec_v1_sandbox_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
+var file_dsec_v1_sandbox_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_dsec_v1_sandbox_proto_goTypes = []any{
 	(Backend)(0),                    // 0: dsec.v1.Backend
 	(SandboxState)(0),               // 1: dsec.v1.SandboxState
@@ -2331,101 +2686,114 @@ var file_dsec_v1_sandbox_proto_goTypes = []any{
 	(*Environment)(nil),             // 5: dsec.v1.Environment
 	(*NetworkRule)(nil),             // 6: dsec.v1.NetworkRule
 	(*SandboxSpec)(nil),             // 7: dsec.v1.SandboxSpec
-	(*Sandbox)(nil),                 // 8: dsec.v1.Sandbox
-	(*CreateSandboxRequest)(nil),    // 9: dsec.v1.CreateSandboxRequest
-	(*CreateResult)(nil),            // 10: dsec.v1.CreateResult
-	(*Error)(nil),                   // 11: dsec.v1.Error
-	(*CreateSandboxResponse)(nil),   // 12: dsec.v1.CreateSandboxResponse
-	(*GetSandboxRequest)(nil),       // 13: dsec.v1.GetSandboxRequest
-	(*GetSandboxResponse)(nil),      // 14: dsec.v1.GetSandboxResponse
-	(*ListSandboxesRequest)(nil),    // 15: dsec.v1.ListSandboxesRequest
-	(*ListSandboxesResponse)(nil),   // 16: dsec.v1.ListSandboxesResponse
-	(*StopSandboxRequest)(nil),      // 17: dsec.v1.StopSandboxRequest
-	(*StopSandboxResponse)(nil),     // 18: dsec.v1.StopSandboxResponse
-	(*StopSandboxesRequest)(nil),    // 19: dsec.v1.StopSandboxesRequest
-	(*StopSandboxesResponse)(nil),   // 20: dsec.v1.StopSandboxesResponse
-	(*PauseSandboxRequest)(nil),     // 21: dsec.v1.PauseSandboxRequest
-	(*PauseSandboxResponse)(nil),    // 22: dsec.v1.PauseSandboxResponse
-	(*ResumeSandboxRequest)(nil),    // 23: dsec.v1.ResumeSandboxRequest
-	(*ResumeSandboxResponse)(nil),   // 24: dsec.v1.ResumeSandboxResponse
-	(*ExtendSandboxRequest)(nil),    // 25: dsec.v1.ExtendSandboxRequest
-	(*ExtendSandboxResponse)(nil),   // 26: dsec.v1.ExtendSandboxResponse
-	(*SandboxStats)(nil),            // 27: dsec.v1.SandboxStats
-	(*GetSandboxStatsRequest)(nil),  // 28: dsec.v1.GetSandboxStatsRequest
-	(*GetSandboxStatsResponse)(nil), // 29: dsec.v1.GetSandboxStatsResponse
-	(*Event)(nil),                   // 30: dsec.v1.Event
-	(*StreamEventsRequest)(nil),     // 31: dsec.v1.StreamEventsRequest
-	(*StreamEventsResponse)(nil),    // 32: dsec.v1.StreamEventsResponse
-	nil,                             // 33: dsec.v1.SandboxSpec.EnvEntry
-	nil,                             // 34: dsec.v1.SandboxSpec.SecretsEntry
-	nil,                             // 35: dsec.v1.SandboxSpec.LabelsEntry
-	nil,                             // 36: dsec.v1.ListSandboxesRequest.LabelsEntry
-	nil,                             // 37: dsec.v1.StopSandboxesRequest.LabelsEntry
-	nil,                             // 38: dsec.v1.Event.AttributesEntry
-	nil,                             // 39: dsec.v1.StreamEventsRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 40: google.protobuf.Timestamp
+	(*Network)(nil),                 // 8: dsec.v1.Network
+	(*Sandbox)(nil),                 // 9: dsec.v1.Sandbox
+	(*CreateSandboxRequest)(nil),    // 10: dsec.v1.CreateSandboxRequest
+	(*CreateResult)(nil),            // 11: dsec.v1.CreateResult
+	(*Error)(nil),                   // 12: dsec.v1.Error
+	(*CreateSandboxResponse)(nil),   // 13: dsec.v1.CreateSandboxResponse
+	(*GetSandboxRequest)(nil),       // 14: dsec.v1.GetSandboxRequest
+	(*GetSandboxResponse)(nil),      // 15: dsec.v1.GetSandboxResponse
+	(*ListSandboxesRequest)(nil),    // 16: dsec.v1.ListSandboxesRequest
+	(*ListSandboxesResponse)(nil),   // 17: dsec.v1.ListSandboxesResponse
+	(*StopSandboxRequest)(nil),      // 18: dsec.v1.StopSandboxRequest
+	(*StopSandboxResponse)(nil),     // 19: dsec.v1.StopSandboxResponse
+	(*StopSandboxesRequest)(nil),    // 20: dsec.v1.StopSandboxesRequest
+	(*StopSandboxesResponse)(nil),   // 21: dsec.v1.StopSandboxesResponse
+	(*PauseSandboxRequest)(nil),     // 22: dsec.v1.PauseSandboxRequest
+	(*PauseSandboxResponse)(nil),    // 23: dsec.v1.PauseSandboxResponse
+	(*ResumeSandboxRequest)(nil),    // 24: dsec.v1.ResumeSandboxRequest
+	(*ResumeSandboxResponse)(nil),   // 25: dsec.v1.ResumeSandboxResponse
+	(*ExtendSandboxRequest)(nil),    // 26: dsec.v1.ExtendSandboxRequest
+	(*ExtendSandboxResponse)(nil),   // 27: dsec.v1.ExtendSandboxResponse
+	(*SetNetworkRequest)(nil),       // 28: dsec.v1.SetNetworkRequest
+	(*SetNetworkResponse)(nil),      // 29: dsec.v1.SetNetworkResponse
+	(*ExplainNetworkRequest)(nil),   // 30: dsec.v1.ExplainNetworkRequest
+	(*ExplainNetworkResponse)(nil),  // 31: dsec.v1.ExplainNetworkResponse
+	(*SandboxStats)(nil),            // 32: dsec.v1.SandboxStats
+	(*GetSandboxStatsRequest)(nil),  // 33: dsec.v1.GetSandboxStatsRequest
+	(*GetSandboxStatsResponse)(nil), // 34: dsec.v1.GetSandboxStatsResponse
+	(*Event)(nil),                   // 35: dsec.v1.Event
+	(*StreamEventsRequest)(nil),     // 36: dsec.v1.StreamEventsRequest
+	(*StreamEventsResponse)(nil),    // 37: dsec.v1.StreamEventsResponse
+	nil,                             // 38: dsec.v1.SandboxSpec.EnvEntry
+	nil,                             // 39: dsec.v1.SandboxSpec.SecretsEntry
+	nil,                             // 40: dsec.v1.SandboxSpec.LabelsEntry
+	nil,                             // 41: dsec.v1.ListSandboxesRequest.LabelsEntry
+	nil,                             // 42: dsec.v1.StopSandboxesRequest.LabelsEntry
+	nil,                             // 43: dsec.v1.Event.AttributesEntry
+	nil,                             // 44: dsec.v1.StreamEventsRequest.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 45: google.protobuf.Timestamp
 }
 var file_dsec_v1_sandbox_proto_depIdxs = []int32{
 	2,  // 0: dsec.v1.Failure.blame:type_name -> dsec.v1.Blame
 	0,  // 1: dsec.v1.SandboxSpec.backend:type_name -> dsec.v1.Backend
 	5,  // 2: dsec.v1.SandboxSpec.environment:type_name -> dsec.v1.Environment
 	4,  // 3: dsec.v1.SandboxSpec.limits:type_name -> dsec.v1.Limits
-	33, // 4: dsec.v1.SandboxSpec.env:type_name -> dsec.v1.SandboxSpec.EnvEntry
-	34, // 5: dsec.v1.SandboxSpec.secrets:type_name -> dsec.v1.SandboxSpec.SecretsEntry
-	35, // 6: dsec.v1.SandboxSpec.labels:type_name -> dsec.v1.SandboxSpec.LabelsEntry
+	38, // 4: dsec.v1.SandboxSpec.env:type_name -> dsec.v1.SandboxSpec.EnvEntry
+	39, // 5: dsec.v1.SandboxSpec.secrets:type_name -> dsec.v1.SandboxSpec.SecretsEntry
+	40, // 6: dsec.v1.SandboxSpec.labels:type_name -> dsec.v1.SandboxSpec.LabelsEntry
 	6,  // 7: dsec.v1.SandboxSpec.network_rules:type_name -> dsec.v1.NetworkRule
-	1,  // 8: dsec.v1.Sandbox.state:type_name -> dsec.v1.SandboxState
-	7,  // 9: dsec.v1.Sandbox.spec:type_name -> dsec.v1.SandboxSpec
-	40, // 10: dsec.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	40, // 11: dsec.v1.Sandbox.ready_at:type_name -> google.protobuf.Timestamp
-	40, // 12: dsec.v1.Sandbox.ended_at:type_name -> google.protobuf.Timestamp
-	40, // 13: dsec.v1.Sandbox.expires_at:type_name -> google.protobuf.Timestamp
-	3,  // 14: dsec.v1.Sandbox.end:type_name -> dsec.v1.Failure
-	7,  // 15: dsec.v1.CreateSandboxRequest.spec:type_name -> dsec.v1.SandboxSpec
-	8,  // 16: dsec.v1.CreateResult.sandbox:type_name -> dsec.v1.Sandbox
-	11, // 17: dsec.v1.CreateResult.error:type_name -> dsec.v1.Error
-	3,  // 18: dsec.v1.Error.failure:type_name -> dsec.v1.Failure
-	10, // 19: dsec.v1.CreateSandboxResponse.results:type_name -> dsec.v1.CreateResult
-	8,  // 20: dsec.v1.GetSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	36, // 21: dsec.v1.ListSandboxesRequest.labels:type_name -> dsec.v1.ListSandboxesRequest.LabelsEntry
-	1,  // 22: dsec.v1.ListSandboxesRequest.states:type_name -> dsec.v1.SandboxState
-	8,  // 23: dsec.v1.ListSandboxesResponse.sandboxes:type_name -> dsec.v1.Sandbox
-	8,  // 24: dsec.v1.StopSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	37, // 25: dsec.v1.StopSandboxesRequest.labels:type_name -> dsec.v1.StopSandboxesRequest.LabelsEntry
-	8,  // 26: dsec.v1.PauseSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	8,  // 27: dsec.v1.ResumeSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	8,  // 28: dsec.v1.ExtendSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	40, // 29: dsec.v1.SandboxStats.at:type_name -> google.protobuf.Timestamp
-	27, // 30: dsec.v1.GetSandboxStatsResponse.stats:type_name -> dsec.v1.SandboxStats
-	40, // 31: dsec.v1.Event.at:type_name -> google.protobuf.Timestamp
-	38, // 32: dsec.v1.Event.attributes:type_name -> dsec.v1.Event.AttributesEntry
-	39, // 33: dsec.v1.StreamEventsRequest.labels:type_name -> dsec.v1.StreamEventsRequest.LabelsEntry
-	30, // 34: dsec.v1.StreamEventsResponse.event:type_name -> dsec.v1.Event
-	9,  // 35: dsec.v1.SandboxService.CreateSandbox:input_type -> dsec.v1.CreateSandboxRequest
-	13, // 36: dsec.v1.SandboxService.GetSandbox:input_type -> dsec.v1.GetSandboxRequest
-	15, // 37: dsec.v1.SandboxService.ListSandboxes:input_type -> dsec.v1.ListSandboxesRequest
-	17, // 38: dsec.v1.SandboxService.StopSandbox:input_type -> dsec.v1.StopSandboxRequest
-	19, // 39: dsec.v1.SandboxService.StopSandboxes:input_type -> dsec.v1.StopSandboxesRequest
-	21, // 40: dsec.v1.SandboxService.PauseSandbox:input_type -> dsec.v1.PauseSandboxRequest
-	23, // 41: dsec.v1.SandboxService.ResumeSandbox:input_type -> dsec.v1.ResumeSandboxRequest
-	25, // 42: dsec.v1.SandboxService.ExtendSandbox:input_type -> dsec.v1.ExtendSandboxRequest
-	28, // 43: dsec.v1.SandboxService.GetSandboxStats:input_type -> dsec.v1.GetSandboxStatsRequest
-	31, // 44: dsec.v1.SandboxService.StreamEvents:input_type -> dsec.v1.StreamEventsRequest
-	12, // 45: dsec.v1.SandboxService.CreateSandbox:output_type -> dsec.v1.CreateSandboxResponse
-	14, // 46: dsec.v1.SandboxService.GetSandbox:output_type -> dsec.v1.GetSandboxResponse
-	16, // 47: dsec.v1.SandboxService.ListSandboxes:output_type -> dsec.v1.ListSandboxesResponse
-	18, // 48: dsec.v1.SandboxService.StopSandbox:output_type -> dsec.v1.StopSandboxResponse
-	20, // 49: dsec.v1.SandboxService.StopSandboxes:output_type -> dsec.v1.StopSandboxesResponse
-	22, // 50: dsec.v1.SandboxService.PauseSandbox:output_type -> dsec.v1.PauseSandboxResponse
-	24, // 51: dsec.v1.SandboxService.ResumeSandbox:output_type -> dsec.v1.ResumeSandboxResponse
-	26, // 52: dsec.v1.SandboxService.ExtendSandbox:output_type -> dsec.v1.ExtendSandboxResponse
-	29, // 53: dsec.v1.SandboxService.GetSandboxStats:output_type -> dsec.v1.GetSandboxStatsResponse
-	32, // 54: dsec.v1.SandboxService.StreamEvents:output_type -> dsec.v1.StreamEventsResponse
-	45, // [45:55] is the sub-list for method output_type
-	35, // [35:45] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	6,  // 8: dsec.v1.Network.rules:type_name -> dsec.v1.NetworkRule
+	1,  // 9: dsec.v1.Sandbox.state:type_name -> dsec.v1.SandboxState
+	7,  // 10: dsec.v1.Sandbox.spec:type_name -> dsec.v1.SandboxSpec
+	45, // 11: dsec.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	45, // 12: dsec.v1.Sandbox.ready_at:type_name -> google.protobuf.Timestamp
+	45, // 13: dsec.v1.Sandbox.ended_at:type_name -> google.protobuf.Timestamp
+	45, // 14: dsec.v1.Sandbox.expires_at:type_name -> google.protobuf.Timestamp
+	3,  // 15: dsec.v1.Sandbox.end:type_name -> dsec.v1.Failure
+	8,  // 16: dsec.v1.Sandbox.network:type_name -> dsec.v1.Network
+	7,  // 17: dsec.v1.CreateSandboxRequest.spec:type_name -> dsec.v1.SandboxSpec
+	9,  // 18: dsec.v1.CreateResult.sandbox:type_name -> dsec.v1.Sandbox
+	12, // 19: dsec.v1.CreateResult.error:type_name -> dsec.v1.Error
+	3,  // 20: dsec.v1.Error.failure:type_name -> dsec.v1.Failure
+	11, // 21: dsec.v1.CreateSandboxResponse.results:type_name -> dsec.v1.CreateResult
+	9,  // 22: dsec.v1.GetSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	41, // 23: dsec.v1.ListSandboxesRequest.labels:type_name -> dsec.v1.ListSandboxesRequest.LabelsEntry
+	1,  // 24: dsec.v1.ListSandboxesRequest.states:type_name -> dsec.v1.SandboxState
+	9,  // 25: dsec.v1.ListSandboxesResponse.sandboxes:type_name -> dsec.v1.Sandbox
+	9,  // 26: dsec.v1.StopSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	42, // 27: dsec.v1.StopSandboxesRequest.labels:type_name -> dsec.v1.StopSandboxesRequest.LabelsEntry
+	9,  // 28: dsec.v1.PauseSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	9,  // 29: dsec.v1.ResumeSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	9,  // 30: dsec.v1.ExtendSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	6,  // 31: dsec.v1.SetNetworkRequest.rules:type_name -> dsec.v1.NetworkRule
+	8,  // 32: dsec.v1.SetNetworkResponse.network:type_name -> dsec.v1.Network
+	45, // 33: dsec.v1.SandboxStats.at:type_name -> google.protobuf.Timestamp
+	32, // 34: dsec.v1.GetSandboxStatsResponse.stats:type_name -> dsec.v1.SandboxStats
+	45, // 35: dsec.v1.Event.at:type_name -> google.protobuf.Timestamp
+	43, // 36: dsec.v1.Event.attributes:type_name -> dsec.v1.Event.AttributesEntry
+	44, // 37: dsec.v1.StreamEventsRequest.labels:type_name -> dsec.v1.StreamEventsRequest.LabelsEntry
+	35, // 38: dsec.v1.StreamEventsResponse.event:type_name -> dsec.v1.Event
+	10, // 39: dsec.v1.SandboxService.CreateSandbox:input_type -> dsec.v1.CreateSandboxRequest
+	14, // 40: dsec.v1.SandboxService.GetSandbox:input_type -> dsec.v1.GetSandboxRequest
+	16, // 41: dsec.v1.SandboxService.ListSandboxes:input_type -> dsec.v1.ListSandboxesRequest
+	18, // 42: dsec.v1.SandboxService.StopSandbox:input_type -> dsec.v1.StopSandboxRequest
+	20, // 43: dsec.v1.SandboxService.StopSandboxes:input_type -> dsec.v1.StopSandboxesRequest
+	22, // 44: dsec.v1.SandboxService.PauseSandbox:input_type -> dsec.v1.PauseSandboxRequest
+	24, // 45: dsec.v1.SandboxService.ResumeSandbox:input_type -> dsec.v1.ResumeSandboxRequest
+	26, // 46: dsec.v1.SandboxService.ExtendSandbox:input_type -> dsec.v1.ExtendSandboxRequest
+	33, // 47: dsec.v1.SandboxService.GetSandboxStats:input_type -> dsec.v1.GetSandboxStatsRequest
+	28, // 48: dsec.v1.SandboxService.SetNetwork:input_type -> dsec.v1.SetNetworkRequest
+	30, // 49: dsec.v1.SandboxService.ExplainNetwork:input_type -> dsec.v1.ExplainNetworkRequest
+	36, // 50: dsec.v1.SandboxService.StreamEvents:input_type -> dsec.v1.StreamEventsRequest
+	13, // 51: dsec.v1.SandboxService.CreateSandbox:output_type -> dsec.v1.CreateSandboxResponse
+	15, // 52: dsec.v1.SandboxService.GetSandbox:output_type -> dsec.v1.GetSandboxResponse
+	17, // 53: dsec.v1.SandboxService.ListSandboxes:output_type -> dsec.v1.ListSandboxesResponse
+	19, // 54: dsec.v1.SandboxService.StopSandbox:output_type -> dsec.v1.StopSandboxResponse
+	21, // 55: dsec.v1.SandboxService.StopSandboxes:output_type -> dsec.v1.StopSandboxesResponse
+	23, // 56: dsec.v1.SandboxService.PauseSandbox:output_type -> dsec.v1.PauseSandboxResponse
+	25, // 57: dsec.v1.SandboxService.ResumeSandbox:output_type -> dsec.v1.ResumeSandboxResponse
+	27, // 58: dsec.v1.SandboxService.ExtendSandbox:output_type -> dsec.v1.ExtendSandboxResponse
+	34, // 59: dsec.v1.SandboxService.GetSandboxStats:output_type -> dsec.v1.GetSandboxStatsResponse
+	29, // 60: dsec.v1.SandboxService.SetNetwork:output_type -> dsec.v1.SetNetworkResponse
+	31, // 61: dsec.v1.SandboxService.ExplainNetwork:output_type -> dsec.v1.ExplainNetworkResponse
+	37, // 62: dsec.v1.SandboxService.StreamEvents:output_type -> dsec.v1.StreamEventsResponse
+	51, // [51:63] is the sub-list for method output_type
+	39, // [39:51] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_sandbox_proto_init() }
@@ -2434,14 +2802,14 @@ func file_dsec_v1_sandbox_proto_init() {
 		return
 	}
 	file_dsec_v1_sandbox_proto_msgTypes[4].OneofWrappers = []any{}
-	file_dsec_v1_sandbox_proto_msgTypes[22].OneofWrappers = []any{}
+	file_dsec_v1_sandbox_proto_msgTypes[23].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_sandbox_proto_rawDesc), len(file_dsec_v1_sandbox_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   37,
+			NumMessages:   42,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

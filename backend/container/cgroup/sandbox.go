@@ -45,6 +45,11 @@ func (s *Sandbox) Make() error {
 	return nil
 }
 
+// Open opens the sandbox's group in the v2 tree.
+func (s *Sandbox) Open() (*os.File, error) {
+	return linux.OpenPlain(s.dir, os.O_RDONLY|syscall.O_DIRECTORY)
+}
+
 // Birth opens the group that dsec-init is cloned into: work, which is then the root of what the sandbox sees as its
 // control groups. It makes that its namespace and leaves for init at once.
 func (s *Sandbox) Birth() (*os.File, error) {

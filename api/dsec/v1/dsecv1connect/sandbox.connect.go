@@ -69,6 +69,12 @@ const (
 	// SandboxServiceGetSandboxStatsProcedure is the fully-qualified name of the SandboxService's
 	// GetSandboxStats RPC.
 	SandboxServiceGetSandboxStatsProcedure = "/dsec.v1.SandboxService/GetSandboxStats"
+	// SandboxServiceSetNetworkProcedure is the fully-qualified name of the SandboxService's SetNetwork
+	// RPC.
+	SandboxServiceSetNetworkProcedure = "/dsec.v1.SandboxService/SetNetwork"
+	// SandboxServiceExplainNetworkProcedure is the fully-qualified name of the SandboxService's
+	// ExplainNetwork RPC.
+	SandboxServiceExplainNetworkProcedure = "/dsec.v1.SandboxService/ExplainNetwork"
 	// SandboxServiceStreamEventsProcedure is the fully-qualified name of the SandboxService's
 	// StreamEvents RPC.
 	SandboxServiceStreamEventsProcedure = "/dsec.v1.SandboxService/StreamEvents"
@@ -97,6 +103,12 @@ type SandboxServiceClient interface {
 	ExtendSandbox(context.Context, *v1.ExtendSandboxRequest) (*v1.ExtendSandboxResponse, error)
 	// GetSandboxStats reads CPU, memory, disk and process counts from cgroups and quota.
 	GetSandboxStats(context.Context, *v1.GetSandboxStatsRequest) (*v1.GetSandboxStatsResponse, error)
+	// SetNetwork replaces what a running or paused sandbox may reach, all at once. When it returns the rules are in
+	// force, and connections that they forbid are cut. A call that is given up in between changes nothing, or all.
+	// Errors: invalid_argument (rules), failed_precondition (created without a network, or ended), aborted (generation).
+	SetNetwork(context.Context, *v1.SetNetworkRequest) (*v1.SetNetworkResponse, error)
+	// ExplainNetwork tells whether a sandbox may reach a destination, and which rule decides.
+	ExplainNetwork(context.Context, *v1.ExplainNetworkRequest) (*v1.ExplainNetworkResponse, error)
 	// StreamEvents sends recorded events, oldest first, and with follow=true goes on with new ones.
 	StreamEvents(context.Context, *v1.StreamEventsRequest) (*connect.ServerStreamForClient[v1.StreamEventsResponse], error)
 }
@@ -166,6 +178,18 @@ func NewSandboxServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithSchema(sandboxServiceMethods.ByName("GetSandboxStats")),
 			connect.WithClientOptions(opts...),
 		),
+		setNetwork: connect.NewClient[v1.SetNetworkRequest, v1.SetNetworkResponse](
+			httpClient,
+			baseURL+SandboxServiceSetNetworkProcedure,
+			connect.WithSchema(sandboxServiceMethods.ByName("SetNetwork")),
+			connect.WithClientOptions(opts...),
+		),
+		explainNetwork: connect.NewClient[v1.ExplainNetworkRequest, v1.ExplainNetworkResponse](
+			httpClient,
+			baseURL+SandboxServiceExplainNetworkProcedure,
+			connect.WithSchema(sandboxServiceMethods.ByName("ExplainNetwork")),
+			connect.WithClientOptions(opts...),
+		),
 		streamEvents: connect.NewClient[v1.StreamEventsRequest, v1.StreamEventsResponse](
 			httpClient,
 			baseURL+SandboxServiceStreamEventsProcedure,
@@ -186,6 +210,8 @@ type sandboxServiceClient struct {
 	resumeSandbox   *connect.Client[v1.ResumeSandboxRequest, v1.ResumeSandboxResponse]
 	extendSandbox   *connect.Client[v1.ExtendSandboxRequest, v1.ExtendSandboxResponse]
 	getSandboxStats *connect.Client[v1.GetSandboxStatsRequest, v1.GetSandboxStatsResponse]
+	setNetwork      *connect.Client[v1.SetNetworkRequest, v1.SetNetworkResponse]
+	explainNetwork  *connect.Client[v1.ExplainNetworkRequest, v1.ExplainNetworkResponse]
 	streamEvents    *connect.Client[v1.StreamEventsRequest, v1.StreamEventsResponse]
 }
 
@@ -270,6 +296,24 @@ func (c *sandboxServiceClient) GetSandboxStats(ctx context.Context, req *v1.GetS
 	return nil, err
 }
 
+// SetNetwork calls dsec.v1.SandboxService.SetNetwork.
+func (c *sandboxServiceClient) SetNetwork(ctx context.Context, req *v1.SetNetworkRequest) (*v1.SetNetworkResponse, error) {
+	response, err := c.setNetwork.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// ExplainNetwork calls dsec.v1.SandboxService.ExplainNetwork.
+func (c *sandboxServiceClient) ExplainNetwork(ctx context.Context, req *v1.ExplainNetworkRequest) (*v1.ExplainNetworkResponse, error) {
+	response, err := c.explainNetwork.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // StreamEvents calls dsec.v1.SandboxService.StreamEvents.
 func (c *sandboxServiceClient) StreamEvents(ctx context.Context, req *v1.StreamEventsRequest) (*connect.ServerStreamForClient[v1.StreamEventsResponse], error) {
 	return c.streamEvents.CallServerStream(ctx, connect.NewRequest(req))
@@ -298,6 +342,12 @@ type SandboxServiceHandler interface {
 	ExtendSandbox(context.Context, *v1.ExtendSandboxRequest) (*v1.ExtendSandboxResponse, error)
 	// GetSandboxStats reads CPU, memory, disk and process counts from cgroups and quota.
 	GetSandboxStats(context.Context, *v1.GetSandboxStatsRequest) (*v1.GetSandboxStatsResponse, error)
+	// SetNetwork replaces what a running or paused sandbox may reach, all at once. When it returns the rules are in
+	// force, and connections that they forbid are cut. A call that is given up in between changes nothing, or all.
+	// Errors: invalid_argument (rules), failed_precondition (created without a network, or ended), aborted (generation).
+	SetNetwork(context.Context, *v1.SetNetworkRequest) (*v1.SetNetworkResponse, error)
+	// ExplainNetwork tells whether a sandbox may reach a destination, and which rule decides.
+	ExplainNetwork(context.Context, *v1.ExplainNetworkRequest) (*v1.ExplainNetworkResponse, error)
 	// StreamEvents sends recorded events, oldest first, and with follow=true goes on with new ones.
 	StreamEvents(context.Context, *v1.StreamEventsRequest, *connect.ServerStream[v1.StreamEventsResponse]) error
 }
@@ -363,6 +413,18 @@ func NewSandboxServiceHandler(svc SandboxServiceHandler, opts ...connect.Handler
 		connect.WithSchema(sandboxServiceMethods.ByName("GetSandboxStats")),
 		connect.WithHandlerOptions(opts...),
 	)
+	sandboxServiceSetNetworkHandler := connect.NewUnaryHandlerSimple(
+		SandboxServiceSetNetworkProcedure,
+		svc.SetNetwork,
+		connect.WithSchema(sandboxServiceMethods.ByName("SetNetwork")),
+		connect.WithHandlerOptions(opts...),
+	)
+	sandboxServiceExplainNetworkHandler := connect.NewUnaryHandlerSimple(
+		SandboxServiceExplainNetworkProcedure,
+		svc.ExplainNetwork,
+		connect.WithSchema(sandboxServiceMethods.ByName("ExplainNetwork")),
+		connect.WithHandlerOptions(opts...),
+	)
 	sandboxServiceStreamEventsHandler := connect.NewServerStreamHandlerSimple(
 		SandboxServiceStreamEventsProcedure,
 		svc.StreamEvents,
@@ -389,6 +451,10 @@ func NewSandboxServiceHandler(svc SandboxServiceHandler, opts ...connect.Handler
 			sandboxServiceExtendSandboxHandler.ServeHTTP(w, r)
 		case SandboxServiceGetSandboxStatsProcedure:
 			sandboxServiceGetSandboxStatsHandler.ServeHTTP(w, r)
+		case SandboxServiceSetNetworkProcedure:
+			sandboxServiceSetNetworkHandler.ServeHTTP(w, r)
+		case SandboxServiceExplainNetworkProcedure:
+			sandboxServiceExplainNetworkHandler.ServeHTTP(w, r)
 		case SandboxServiceStreamEventsProcedure:
 			sandboxServiceStreamEventsHandler.ServeHTTP(w, r)
 		default:
@@ -434,6 +500,14 @@ func (UnimplementedSandboxServiceHandler) ExtendSandbox(context.Context, *v1.Ext
 
 func (UnimplementedSandboxServiceHandler) GetSandboxStats(context.Context, *v1.GetSandboxStatsRequest) (*v1.GetSandboxStatsResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.SandboxService.GetSandboxStats is not implemented"))
+}
+
+func (UnimplementedSandboxServiceHandler) SetNetwork(context.Context, *v1.SetNetworkRequest) (*v1.SetNetworkResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.SandboxService.SetNetwork is not implemented"))
+}
+
+func (UnimplementedSandboxServiceHandler) ExplainNetwork(context.Context, *v1.ExplainNetworkRequest) (*v1.ExplainNetworkResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.SandboxService.ExplainNetwork is not implemented"))
 }
 
 func (UnimplementedSandboxServiceHandler) StreamEvents(context.Context, *v1.StreamEventsRequest, *connect.ServerStream[v1.StreamEventsResponse]) error {

@@ -1,0 +1,313 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/opendsec/dsec/policy/network"
+	"github.com/opendsec/dsec/policy/network/datapath"
+	"github.com/opendsec/dsec/policy/network/dns"
+	"github.com/opendsec/dsec/policy/network/link"
+	"github.com/opendsec/dsec/policy/network/proxy"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// proxyPort is where the proxy listens at the gateway's addresses.
+const proxyPort = 15001
+
+// Config of a node's network. Zero values take the defaults named.
+type Config struct {
+	Dir       string           // for what outlives this process; made if missing
+	Plan      link.Plan        // addresses (link.DefaultPlan)
+	Uplink    *link.Uplink     // (link.DefaultUplink)
+	Upstreams []netip.AddrPort // resolvers to ask (those of /etc/resolv.conf)
+	Catalog   *network.Catalog // services (network.Builtin)
+	// Dial reaches the internet, for the resolver and the proxy; nil dials from the process's namespace.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Addresses are the node's own: no policy opens them (those of its interfaces).
+	Addresses []netip.Prefix
+	Log       *slog.Logger
+}
+
+// Network is the network of a node. Methods may be called by many at once; calls about one slot must not overlap.
+type Network struct {
+	cfg    Config
+	log    *slog.Logger
+	router *link.Router
+	dp     datapath.Datapath
+	book   *dns.Book
+	dns    *dns.Server
+	proxy  *proxy.Server
+	events func(Event)
+
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu    sync.RWMutex
+	slots map[int]*place
+	keys  map[string]*place
+}
+
+// place is a bound slot.
+type place struct {
+	slot       int
+	key        string
+	program    *network.Program
+	generation uint64
+}
+
+// Open finds the network of an earlier process, or makes it. events hears what happens to sandboxes' traffic; it must
+// not block. Error: sandbox.ErrUnsupported where the kernel offers no way to enforce a policy.
+func Open(cfg Config, events func(Event)) (_ *Network, err error) {
+	if err := cfg.defaults(); err != nil {
+		return nil, err
+	}
+	n := &Network{cfg: cfg, log: cfg.Log, events: events, book: dns.NewBook(nil), slots: map[int]*place{}, keys: map[string]*place{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	n.cancel = cancel
+	defer func() {
+		if err != nil {
+			_ = n.Close()
+		}
+	}()
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	if n.router, err = link.Open(link.Config{Dir: cfg.Dir, Plan: cfg.Plan, Uplink: cfg.Uplink}); err != nil {
+		return nil, err
+	}
+	n.dp, err = datapath.Open(datapath.Config{
+		Dir: filepath.Join(cfg.Dir, "datapath"), Router: n.router, ProxyPort: proxyPort, Forbidden: cfg.Addresses, Log: cfg.Log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if n.dns, err = dns.New(dns.Config{
+		Identify: n.identify, Opener: n.book.Opener(opener{n}), Events: n.named, Upstreams: cfg.Upstreams, Log: cfg.Log,
+		Dial: func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+			return cfg.Dial(ctx, network, to.String())
+		},
+	}); err != nil {
+		return nil, err
+	}
+	if n.proxy, err = proxy.New(proxy.Config{
+		Origin: proxy.Transparent(n.keyOf), Program: n.programOf, Answered: n.book.Answered, Events: n.proxied, Log: cfg.Log,
+		Dial: func(ctx context.Context, f proxy.Flow) (net.Conn, error) {
+			return cfg.Dial(ctx, "tcp", f.Destination.String())
+		},
+	}); err != nil {
+		return nil, err
+	}
+	return n, n.serve(ctx)
+}
+
+func (c *Config) defaults() error {
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	if c.Plan == (link.Plan{}) {
+		c.Plan = link.DefaultPlan()
+	}
+	if c.Uplink == nil {
+		c.Uplink = link.DefaultUplink()
+	}
+	if c.Catalog == nil {
+		c.Catalog = network.Builtin()
+	}
+	if c.Dial == nil {
+		d := &net.Dialer{Timeout: 10 * time.Second}
+		c.Dial = d.DialContext
+	}
+	var err error
+	if c.Addresses == nil {
+		if c.Addresses, err = ownAddresses(); err != nil {
+			return err
+		}
+	}
+	if c.Upstreams == nil {
+		c.Upstreams, err = resolvers("/etc/resolv.conf")
+	}
+	return err
+}
+
+// serve listens at the gateway's addresses and answers until ctx ends.
+func (n *Network) serve(ctx context.Context) error {
+	var packets []net.PacketConn
+	var streams, checked []net.Listener
+	for _, gw := range []netip.Addr{n.cfg.Plan.Gateway4(), n.cfg.Plan.Gateway6()} {
+		pc, err := n.router.ListenPacket(netip.AddrPortFrom(gw, datapath.DNSPort))
+		if err != nil {
+			return err
+		}
+		packets = append(packets, pc)
+		ln, err := n.router.Listen(netip.AddrPortFrom(gw, datapath.DNSPort), false)
+		if err != nil {
+			return err
+		}
+		streams = append(streams, ln)
+		if ln, err = n.router.Listen(netip.AddrPortFrom(gw, proxyPort), true); err != nil {
+			return err
+		}
+		checked = append(checked, ln)
+	}
+	n.wg.Go(func() {
+		if err := n.dns.Serve(ctx, packets, streams); err != nil && ctx.Err() == nil {
+			n.log.Error("the resolver has ended", "err", err)
+		}
+	})
+	n.wg.Go(func() {
+		if err := n.proxy.Serve(ctx, checked...); err != nil && ctx.Err() == nil {
+			n.log.Error("the checking proxy has ended", "err", err)
+		}
+	})
+	n.wg.Go(n.follow)
+	return nil
+}
+
+// Close ends this process's part. Enforcement goes on in the kernel, and the next Open takes over.
+func (n *Network) Close() error {
+	n.cancel()
+	var errs []error
+	if n.dp != nil {
+		errs = append(errs, n.dp.Close())
+	}
+	n.wg.Wait()
+	if n.router != nil {
+		errs = append(errs, n.router.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Destroy takes the whole network away. No sandbox may need it any more.
+func (n *Network) Destroy() error {
+	n.cancel()
+	err := n.dp.Destroy()
+	n.wg.Wait()
+	return errors.Join(err, n.router.Destroy())
+}
+
+// Remove takes away what an earlier process left in dir, without serving anything.
+func Remove(dir string) error {
+	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	r, err := link.Open(link.Config{Dir: dir, Plan: link.DefaultPlan(), Uplink: link.DefaultUplink()})
+	if err != nil {
+		return err
+	}
+	dp, err := datapath.Open(datapath.Config{Dir: filepath.Join(dir, "datapath"), Router: r})
+	if err == nil {
+		err = dp.Destroy()
+	}
+	return errors.Join(err, r.Destroy(), os.RemoveAll(dir))
+}
+
+// Kind says what enforces: "ebpf" or "nftables".
+func (n *Network) Kind() string { return n.dp.Kind() }
+
+// Resolvers are what a sandbox's resolv.conf names.
+func (n *Network) Resolvers() []netip.Addr {
+	return []netip.Addr{n.cfg.Plan.Gateway4(), n.cfg.Plan.Gateway6()}
+}
+
+// Compiler makes programs for this node.
+func (n *Network) Compiler() network.Compiler {
+	return network.Compiler{
+		Catalog: n.cfg.Catalog,
+		Node:    slices.Concat([]netip.Prefix{n.cfg.Plan.Pool4, n.cfg.Plan.Pool6}, n.router.Uplinks(), n.cfg.Addresses),
+	}
+}
+
+// Attach gives a network namespace the link of a slot, on which everything is denied. group is its v2 control group.
+func (n *Network) Attach(slot int, netns, group *os.File) error {
+	if slot < 0 || slot >= link.Slots {
+		return fmt.Errorf("network of slot %d: %w: a node has %d", slot, sandbox.ErrExhausted, link.Slots)
+	}
+	// Under enforcement before there is anything to enforce.
+	if err := n.dp.Clear(slot); err != nil {
+		return fmt.Errorf("clear slot %d: %w", slot, err)
+	}
+	if err := n.router.Make(slot, netns); err != nil {
+		return fmt.Errorf("make link of slot %d: %w", slot, err)
+	}
+	if err := n.dp.Attach(slot, datapath.Attachment{Index: link.Index(slot), Group: group, Space: netns}); err != nil {
+		return errors.Join(fmt.Errorf("attach slot %d: %w", slot, err), n.router.Remove(slot))
+	}
+	return nil
+}
+
+// Set puts the sandbox called key, which has the slot, under a program. The generation must not be lower than before
+// (sandbox.ErrConflict). When it returns the program is in force, and connections that it forbids are cut.
+func (n *Network) Set(slot int, key string, generation uint64, prog *network.Program) error {
+	n.mu.Lock()
+	p := n.slots[slot]
+	if p == nil { // before the first time its questions are nobody's
+		p = &place{slot: slot, key: key}
+		n.slots[slot], n.keys[key] = p, p
+	}
+	if p.key != key {
+		n.mu.Unlock()
+		return fmt.Errorf("network of %s: %w: slot %d is that of %s", key, sandbox.ErrConflict, slot, p.key)
+	}
+	if generation < p.generation {
+		n.mu.Unlock()
+		return fmt.Errorf("network of %s: %w: generation %d is in force, %d is older", p.key, sandbox.ErrConflict, p.generation, generation)
+	}
+	before := *p
+	p.program, p.generation = prog, generation
+	n.mu.Unlock()
+	err := n.dp.Limit(slot, prog.Limits)
+	if err == nil {
+		err = n.dp.Set(slot, generation, prog.Static)
+	}
+	if err != nil {
+		n.mu.Lock()
+		p.program, p.generation = before.program, before.generation
+		n.mu.Unlock()
+		return fmt.Errorf("network of %s: %w", p.key, err)
+	}
+	n.proxy.Recheck(p.key)
+	return nil
+}
+
+// Detach closes a slot and forgets its sandbox. The link goes with the sandbox's namespace.
+func (n *Network) Detach(slot int) error {
+	n.mu.Lock()
+	p := n.slots[slot]
+	delete(n.slots, slot)
+	if p != nil {
+		delete(n.keys, p.key)
+	}
+	n.mu.Unlock()
+	if p != nil {
+		n.proxy.Recheck(p.key) // it has no program any more: all are cut
+		n.proxy.Forget(p.key)
+		n.dns.Forget(p.key)
+		n.book.Forget(p.key)
+	}
+	return errors.Join(n.dp.Clear(slot), n.router.Remove(slot))
+}
+
+// Sweep detaches every slot that keep does not want: those of sandboxes that ended while nobody served.
+func (n *Network) Sweep(keep func(slot int) bool) error {
+	links, err := n.router.Slots()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, slot := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(links, n.dp.Slots())))) {
+		if !keep(slot) {
+			errs = append(errs, n.Detach(slot))
+		}
+	}
+	return errors.Join(errs...)
+}
