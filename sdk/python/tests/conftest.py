@@ -1,4 +1,4 @@
-"""One node for the whole run; one sandbox for each test file that wants to share it."""
+"""One node for the whole run (test_node_network has its own); one sandbox for each test file that wants to share it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,9 +19,9 @@ from .node import BASE, Node
 ARGS = DSecContainerRunArgs(container_image=BASE, memory_limit_mb=512, ttl=900, labels={"suite": "pytest"})
 
 
-@pytest.fixture(scope="session")
-def node() -> Iterator[Node]:
-    """A running node that has the base image. Where the machine cannot run one, its tests are skipped, unless
+@contextmanager
+def running(*opts: str) -> Iterator[Node]:
+    """A node that has the base image. Where the machine cannot run one, its tests are skipped, unless
     DSEC_REQUIRE_NODE is set: then they fail."""
     lacks = nodes.missing()
     if lacks:
@@ -29,7 +30,7 @@ def node() -> Iterator[Node]:
     parent = Path(os.environ.get("DSEC_TEST_STATE", "/var/tmp"))
     state = Path(tempfile.mkdtemp(prefix="dsec-pytest-", dir=parent))
     try:
-        n = Node.start(state)
+        n = Node.start(state, *opts)
         try:
             n.import_base()
             yield n
@@ -38,6 +39,13 @@ def node() -> Iterator[Node]:
         assert not left, "the node left behind: " + "; ".join(left)
     finally:
         shutil.rmtree(state, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[Node]:
+    """The node of most tests."""
+    with running() as n:
+        yield n
 
 
 @pytest.fixture

@@ -38,9 +38,12 @@ class Node:
     groups: list[Path] = field(default_factory=list)
 
     @classmethod
-    def start(cls, state: Path) -> Node:
+    def start(cls, state: Path, *opts: str) -> Node:
         node = cls(state)
-        node.dsec("up", "--listen", "127.0.0.1:0", "--ports-listen", "127.0.0.1:0", "--no-user-config", "--detach")
+        up = ["up", "--listen", "127.0.0.1:0", "--ports-listen", "127.0.0.1:0", "--no-user-config", "--detach"]
+        for opt in opts:
+            up += ["--opt", opt]
+        node.dsec(*up)
         config = json.loads((state / "client.json").read_text())
         node.url, node.key = config["url"], config["key"]
         o = json.loads((state / "run" / "cgroups.json").read_text())

@@ -48,6 +48,7 @@ from .errors import (
 from .failure import Blame, Failure
 from .files import Files
 from .layers import Layers
+from .network import Network, NetworkDecision, NetworkRules
 from .ports import Forward
 from .results import CommandEnd, CommandInfo, CommandResult, Output, Stream
 from .sandbox import Sandbox
@@ -100,6 +101,9 @@ __all__ = [
     "Layer",
     "LayerKind",
     "Layers",
+    "Network",
+    "NetworkDecision",
+    "NetworkRules",
     "NodeInfo",
     "NotADirectory",
     "NotFound",

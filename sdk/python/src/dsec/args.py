@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from .codec import without_defaults
 from .errors import InvalidArgument
+from .network import NetworkRules, rules_to_json
 
 _MIB = 1 << 20
 
@@ -60,9 +61,10 @@ class DSecRunArgs:
     """Like env, but never in listings, logs or records, nor in this object's repr."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """What the sandbox is listed and stopped by."""
-    network_rules: Mapping[str, bool] = field(default_factory=dict)
-    """Named services ("pypi") or targets, allowed or denied. What no rule allows is denied. A rule that the node
-    cannot carry out is refused, never ignored."""
+    network_rules: NetworkRules = field(default_factory=dict)
+    """What the sandbox may reach: ``{"npm": False, "pypi": True}`` or ``["!npm", "pypi"]``; NetworkRules has the forms.
+    What no rule allows is denied. Without a rule that allows something it has loopback only, for good; with one, the
+    rules can be changed later (Sandbox.set_network). A rule that the node cannot carry out is refused."""
     no_new_privileges: bool = False
     """setuid programs (sudo) gain nothing."""
 
@@ -95,7 +97,7 @@ class DSecRunArgs:
             user=None if self.init_user is None else str(self.init_user),
             workdir=self.workdir,
             hostname=self.hostname,
-            networkRules=[{"target": t, "allow": allow} for t, allow in self.network_rules.items()],
+            networkRules=rules_to_json(self.network_rules),
             noNewPrivileges=self.no_new_privileges,
         )
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from . import codec, command, ports
 from .codec import Json, without_defaults
 from .command import Command, Terminal
+from .errors import InvalidArgument
 from .events import events
 from .files import Files
+from .network import Network, NetworkDecision, NetworkRules, rules_to_json
 from .ports import Forward
 from .results import CommandEnd, CommandInfo, CommandResult
 from .session import HasId, Session, SessionInfo
@@ -214,6 +216,39 @@ class Sandbox:
         """Open a raw connection to a TCP port inside. Closing the writer is the caller's. Raises Unavailable when
         nothing listens there."""
         return await ports.connect(self._t, self.id, port)
+
+    # Network
+
+    async def set_network(self, rules: NetworkRules, *, if_generation: int | None = None) -> Network:
+        """Replace what it may reach, all at once, and return the rules in force with warnings of what they can leak.
+
+        ``rules``: ``{"npm": False, "pypi": True}`` or ``["!npm", "pypi"]``; NetworkRules has the forms. An empty list,
+        or ``"none"``, closes everything. When the call returns the rules are in force, and connections that they
+        forbid are cut; what they still allow goes on. A paused sandbox stays paused. The change survives a restart of
+        the node's processes.
+
+        ``if_generation``: change only what the caller knows: Conflict is raised when another change came first. Such
+        a call is not repeated over a broken connection (ConnectionLost: ask info()); without it, it is.
+
+        Raises InvalidArgument with what to write instead, FailedPrecondition when the sandbox was created without a
+        network, which cannot be added, and SandboxEnded.
+        """
+        if if_generation is not None and if_generation < 1:  # 0 would be the wire's "whatever there is"
+            raise InvalidArgument(f"if_generation {if_generation}: generations count from 1")
+        body = self._body(rules=rules_to_json(rules), ifGeneration=if_generation)
+        o = await self._t.unary("SandboxService/SetNetwork", body, safe=if_generation is None)
+        return Network.from_json(codec.message(o, "network"), codec.texts(o, "warnings"))
+
+    async def explain_network(self, host: str, port: int = 443, protocol: str = "tcp") -> NetworkDecision:
+        """Tell whether it may reach a destination, and which rule of whose decides.
+
+        ``host``: a name or an address. ``protocol``: tcp, udp or icmp. Nothing is resolved or connected to. The
+        decision is true where it may: ``if await sandbox.explain_network("pypi.org"): ...``. Raises InvalidArgument.
+        """
+        if port < 1:  # 0 would be the wire's default
+            raise InvalidArgument(f"port {port}: want 1 to 65535")
+        body = self._body(host=host, port=port, protocol=protocol)
+        return NetworkDecision.from_json(await self._t.unary("SandboxService/ExplainNetwork", body, safe=True))
 
     # Life
 

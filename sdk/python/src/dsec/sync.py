@@ -154,6 +154,8 @@ class Sandbox(ManagedFace[sandbox.Sandbox]):
     session = make_as(Session, sandbox.Sandbox.session)
     sessions = call(sandbox.Sandbox.sessions)
     forward = make_as(Forward, sandbox.Sandbox.forward)
+    set_network = call(sandbox.Sandbox.set_network)
+    explain_network = call(sandbox.Sandbox.explain_network)
     info = call(sandbox.Sandbox.info)
     stats = call(sandbox.Sandbox.stats)
     pause = call(sandbox.Sandbox.pause)

@@ -11,6 +11,7 @@ from typing import Self
 from . import codec
 from .codec import Json
 from .failure import Failure
+from .network import Network
 
 
 class State(StrEnum):
@@ -65,6 +66,8 @@ class SandboxInfo:
     edge: str
     """Node it lives on."""
     running_commands: int
+    network: Network | None
+    """What it may reach; None where it has loopback only."""
 
     @classmethod
     def from_json(cls, o: Json) -> Self:
@@ -98,6 +101,7 @@ class SandboxInfo:
             end=Failure.optional(o, "end"),
             edge=codec.text(o, "edge"),
             running_commands=codec.integer(o, "runningCommands"),
+            network=Network.optional(o, "network"),
         )
 
 
@@ -141,7 +145,9 @@ class Event:
     """Position in the sandbox's record, from 1."""
     at: datetime | None
     type: str
-    """created, ready, paused, resumed, extended, command_started, command_ended, oom_killed, denied, ended, ..."""
+    """created, ready, paused, resumed, extended, command_started, command_ended, oom_killed, denied, ended, ...; of its
+    traffic network_set, network_denied_name, network_denied, network_limited, network_ended, ...: their attributes are
+    name, remote, protocol, rule, sent, received (bytes), left_out (how many like it were not recorded)."""
     message: str
     attributes: dict[str, str]
 

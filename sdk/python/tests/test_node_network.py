@@ -1,0 +1,160 @@
+"""Networks of sandboxes, on a node that has them. What traffic meets is tested in the repository's test/network."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from dsec import (
+    Conflict,
+    DSecClient,
+    FailedPrecondition,
+    InvalidArgument,
+    Sandbox,
+    SandboxEnded,
+    State,
+    sync,
+)
+
+from .conftest import ARGS, running
+from .node import BASE, Node
+
+pytestmark = pytest.mark.node
+
+RESOLVE = (
+    "import socket\ntry: socket.getaddrinfo('registry.npmjs.org', 443)\nexcept socket.gaierror as e: print(e.args[0])"
+)
+
+
+@pytest.fixture(scope="module")
+def networked() -> Iterator[Node]:
+    """A node whose resolver nobody answers: its address is reserved for documentation."""
+    with running("network=on", "resolver=198.51.100.53", "warm=2", "pool=2g") as n:
+        yield n
+
+
+@pytest.fixture
+async def client(networked: Node) -> AsyncIterator[DSecClient]:
+    async with DSecClient(networked.url, networked.key) as c:
+        yield c
+
+
+@pytest.fixture
+async def sandbox(client: DSecClient) -> AsyncIterator[Sandbox]:
+    args = dataclasses.replace(ARGS, network_rules={"npm": False, "pypi": True})
+    async with await client.run_container(args, timeout=60) as s:
+        yield s
+
+
+async def test_the_papers_listing(networked: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dsec import DSecClient, DSecContainerRunArgs
+
+    monkeypatch.setenv("DSEC_URL", networked.url)
+    monkeypatch.setenv("DSEC_API_KEY", networked.key)
+    client = DSecClient()
+    await client.open()
+    args = DSecContainerRunArgs(
+        container_image=BASE,
+        memory_limit_mb=4096,
+        cpu_cores_limit=4,
+        ttl_running_stop=300,
+        network_rules={"npm": False, "pypi": True},
+        init_user="root",
+    )
+    sandbox = await client.run_container(args, timeout=120)
+    result = await sandbox.run_shell("echo hello world")
+    assert (result.output, result.status) == ("hello world\n", 0)
+    await sandbox.stop()
+    await client.close()
+
+
+async def test_rules_are_replaced_while_it_runs(sandbox: Sandbox) -> None:
+    network = (await sandbox.info()).network
+    assert network is not None
+    assert network.rules == {"npm": False, "pypi": True}
+    assert (network.generation_asked, network.generation_applied) == (1, 1)
+    assert await sandbox.explain_network("files.pythonhosted.org")
+    refused = await sandbox.explain_network("registry.npmjs.org")
+    assert (refused.allowed, refused.rule, refused.source) == (False, "!npm", "spec")
+
+    network = await sandbox.set_network(["golang", "example.org:22/tcp"])
+    assert network.rules == {"golang": True, "example.org:22/tcp": True}
+    assert network.generation_applied == network.generation_asked == 2
+    assert any(w.startswith("golang: ") for w in network.warnings)
+    assert not await sandbox.explain_network("pypi.org")
+    assert await sandbox.explain_network("example.org", 22)
+    assert not await sandbox.explain_network("example.org")
+    assert not await sandbox.explain_network("example.org", 22, "udp")
+    metadata = await sandbox.explain_network("169.254.169.254", 80)
+    assert (metadata.allowed, metadata.source) == (False, "always")
+
+    with pytest.raises(Conflict):
+        await sandbox.set_network("open", if_generation=1)
+    assert (await sandbox.set_network({}, if_generation=2)).generation_applied == 3
+    assert not await sandbox.explain_network("example.org", 22)
+    types = [e.type async for e in sandbox.events()]
+    assert types.count("network_set") == 2
+
+
+async def test_what_is_denied_is_told_to_programs_and_in_events(sandbox: Sandbox) -> None:
+    result = await sandbox.run(["python3", "-c", RESOLVE])
+    assert result.output == "-2\n"  # EAI_NONAME: at once, not after a timeout
+    events = sandbox.events(follow=True)
+    async for e in events:
+        if e.type == "network_denied_name":
+            assert e.attributes["name"] == "registry.npmjs.org"
+            assert "npm" in e.attributes["rule"]
+            break
+    await events.aclose()
+
+
+async def test_a_paused_sandbox_stays_paused(sandbox: Sandbox) -> None:
+    await sandbox.pause()
+    assert (await sandbox.set_network("open")).generation_applied == 2
+    info = await sandbox.info()
+    assert info.state is State.PAUSED
+    assert info.network is not None
+    assert info.network.rules == {"open": True}
+
+
+async def test_wrong_rules_change_nothing(sandbox: Sandbox) -> None:
+    for rules, says in (
+        (["*"], "open"),
+        (["example.org:0"], "port"),
+        (["10.0.0.1/8"], "10.0.0.0/8"),
+        (["pipy"], "pypi"),
+        ([""], "empty"),
+        (["pypi", "!pypi"], "pypi"),
+        (["127.0.0.1"], "always"),
+    ):
+        with pytest.raises(InvalidArgument, match=says):
+            await sandbox.set_network(rules)
+    with pytest.raises(InvalidArgument):
+        await sandbox.explain_network("pypi.org", 70000)
+    with pytest.raises(InvalidArgument):
+        await sandbox.explain_network("pypi.org", 443, "sctp")
+    network = (await sandbox.info()).network
+    assert network is not None
+    assert network.generation_asked == 1
+
+
+async def test_without_a_network(client: DSecClient) -> None:
+    async with await client.run_container(dataclasses.replace(ARGS, network_rules={"npm": False})) as s:
+        assert (await s.info()).network is None
+        decision = await s.explain_network("pypi.org")
+        assert not decision
+        assert "loopback" in decision.why
+        with pytest.raises(FailedPrecondition, match="created without"):
+            await s.set_network(["pypi"])
+    with pytest.raises(SandboxEnded):
+        await s.set_network(["pypi"])
+
+
+def test_the_synchronous_face(networked: Node) -> None:
+    args = dataclasses.replace(ARGS, network_rules=["pypi"])
+    with sync.DSecClient(networked.url, networked.key) as c, c.run_container(args, timeout=60) as s:
+        assert s.set_network(["github"]).rules == {"github": True}
+        assert s.explain_network("github.com")
+        assert not s.explain_network("pypi.org")
