@@ -69,7 +69,10 @@ func owner() error {
 // TestKilledOwner kills the process that owns the datapath: enforcement goes on, and another takes over.
 func TestKilledOwner(t *testing.T) {
 	for kind, open := range openers {
-		t.Run(kind, func(t *testing.T) { killedOwner(t, kind, open) })
+		t.Run(kind, func(t *testing.T) {
+			needTool(t, kind)
+			killedOwner(t, kind, open)
+		})
 	}
 }
 
@@ -175,44 +178,58 @@ func TestUpgrade(t *testing.T) {
 	}
 }
 
-// mine counts this system's maps and programs with the names of ours.
-func mine(t *testing.T) (n int) {
+// pinned are the kernel's numbers of what a datapath pinned.
+func pinned(t *testing.T, dir string) (maps []ebpf.MapID, programs []ebpf.ProgramID) {
 	t.Helper()
-	names := map[string]bool{"ports": true, "spaces": true, "policies": true, "policy": true, "lists": true, "learned": true}
-	for id := ebpf.MapID(0); ; {
-		var err error
-		if id, err = ebpf.MapGetNextID(id); err != nil {
-			break
-		}
-		if m, err := ebpf.NewMapFromID(id); err == nil {
-			if info, err := m.Info(); err == nil && names[info.Name] {
-				n++
-			}
+	files, err := filepath.Glob(filepath.Join(dir, "bpf", "*", "*"))
+	must(t, err)
+	for _, path := range files {
+		if p, err := ebpf.LoadPinnedProgram(path, nil); err == nil {
+			info, err := p.Info()
+			must(t, err)
+			id, _ := info.ID()
+			programs = append(programs, id)
+			p.Close()
+		} else if m, err := ebpf.LoadPinnedMap(path, nil); err == nil {
+			info, err := m.Info()
+			must(t, err)
+			id, _ := info.ID()
+			maps = append(maps, id)
 			m.Close()
 		}
 	}
-	for id := ebpf.ProgramID(0); ; {
-		var err error
-		if id, err = ebpf.ProgramGetNextID(id); err != nil {
-			break
-		}
-		if p, err := ebpf.NewProgramFromID(id); err == nil {
-			if info, err := p.Info(); err == nil && (info.Name == "from_sandbox" || info.Name == "to_sandbox" || info.Name == "connect4") {
-				n++
-			}
-			p.Close()
-		}
+	return maps, programs
+}
+
+// policiesOf are the numbers of the policies that a datapath keeps, and of their tries.
+func policiesOf(t *testing.T, dir string) (tries []ebpf.MapID) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "bpf", "*", "policies"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
 	}
-	return n
+	m, err := ebpf.LoadPinnedMap(files[0], nil)
+	must(t, err)
+	defer m.Close()
+	var number uint32
+	var trie ebpf.MapID
+	for it := m.Iterate(); it.Next(&number, &trie); {
+		tries = append(tries, trie)
+	}
+	return tries
 }
 
 // TestNothingIsLeft makes and removes sandboxes a thousand times.
 func TestNothingIsLeft(t *testing.T) {
 	needRoot(t)
-	before := mine(t)
+	var maps []ebpf.MapID
+	var programs []ebpf.ProgramID
 	t.Run("world", func(t *testing.T) {
 		w := newWorld(t, datapath.OpenEBPF)
-		with := mine(t)
+		maps, programs = pinned(t, w.cfg.Dir)
+		if len(maps) < 10 || len(programs) != 8 {
+			t.Fatalf("%d maps and %d programs are pinned", len(maps), len(programs))
+		}
 		n := 1000
 		if testing.Short() {
 			n = 100
@@ -224,16 +241,36 @@ func TestNothingIsLeft(t *testing.T) {
 			must(t, w.router.Make(slot, s.File()))
 			must(t, w.dp.Attach(slot, datapath.Attachment{Index: link.Index(slot)}))
 			must(t, w.dp.Set(slot, 1, []network.Entry{allow(site4 + "/32"), entry("20.0.0.0/8", network.TCP, uint16(i), 65535, network.VerdictAllow)}))
+			if i == n-1 {
+				maps = append(maps, policiesOf(t, w.cfg.Dir)...)
+			}
 			must(t, w.dp.Clear(slot))
 			must(t, w.router.Remove(slot))
 			s.Close()
 		}
-		within(t, "the policies are gone", func() bool { return mine(t) <= with+40 }) // the spare ones
+		within(t, "only the spare policies are left", func() bool { return len(policiesOf(t, w.cfg.Dir)) <= 32 })
 		if got, err := w.router.Slots(); err != nil || len(got) != 0 {
 			t.Errorf("links %v, %v", got, err)
 		}
 	})
-	within(t, "all programs and maps are gone", func() bool { return mine(t) <= before })
+	for _, id := range programs {
+		within(t, "a program is gone", func() bool {
+			p, err := ebpf.NewProgramFromID(id)
+			if err == nil {
+				p.Close()
+			}
+			return errors.Is(err, os.ErrNotExist)
+		})
+	}
+	for _, id := range maps {
+		within(t, "a map is gone", func() bool {
+			m, err := ebpf.NewMapFromID(id)
+			if err == nil {
+				m.Close()
+			}
+			return errors.Is(err, os.ErrNotExist)
+		})
+	}
 }
 
 // dialer tries to connect, and says what happened.

@@ -17,8 +17,11 @@ import (
 	"github.com/opendsec/dsec/sandbox"
 )
 
-func TestEBPF(t *testing.T)     { conformance(t, datapath.OpenEBPF) }
-func TestNftables(t *testing.T) { conformance(t, datapath.OpenNftables) }
+func TestEBPF(t *testing.T) { conformance(t, datapath.OpenEBPF) }
+func TestNftables(t *testing.T) {
+	needTool(t, "nftables")
+	conformance(t, datapath.OpenNftables)
+}
 
 // conformance is what every datapath must do.
 func conformance(t *testing.T, open opener) {

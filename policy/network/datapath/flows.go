@@ -120,18 +120,27 @@ func (e *engine) sweepFlows() error {
 		w wireFlow
 	}
 	var gone []ended
-	live := map[int]int32{}
-	leases := e.leases()
+	live := map[uint32]int32{} // by lease
+	var seen []wireFlowKey
 	err := each(e.k.Flows, func(k wireFlowKey, w *wireFlow) {
-		slot := int(k.Lease % link.Slots)
-		if leases[slot] != k.Lease || w.ended(now) {
+		if w.ended(now) {
 			gone = append(gone, ended{k, *w})
-		} else if w.Flags&flowClosed == 0 {
-			live[slot]++
+			return
+		}
+		seen = append(seen, k)
+		if w.Flags&flowClosed == 0 {
+			live[k.Lease]++
 		}
 	})
 	if err != nil {
 		return fmt.Errorf("read flows: %w", err)
+	}
+	// The leases are asked for after the flows: one that has a flow and is not among them is over, not yet to come.
+	leases := e.leases()
+	for _, k := range seen {
+		if leases[int(k.Lease%link.Slots)] != k.Lease {
+			gone = append(gone, ended{k: k})
+		}
 	}
 	for _, g := range gone {
 		slot := int(g.k.Lease % link.Slots)
@@ -154,7 +163,7 @@ func (e *engine) sweepFlows() error {
 		}
 		e.k.states.Store(slot*stateWords+stateSwept, now)
 		counted := int32(e.k.states.Load(slot*stateWords + stateLive))
-		over := max(0, counted-live[slot])
+		over := max(0, counted-live[lease])
 		if fix := min(over, e.sweep.over[slot]); fix > 0 {
 			e.k.states.AddHalf(slot*stateWords+stateLive, 0, -fix)
 			over -= fix

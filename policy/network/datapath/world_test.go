@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"sync"
 	"testing"
 	"time"
@@ -46,6 +47,14 @@ func needRoot(t testing.TB) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
+	}
+}
+
+// needTool skips the fallback's tests where its program is missing.
+func needTool(t testing.TB, kind string) {
+	t.Helper()
+	if _, err := exec.LookPath("nft"); err != nil && kind == "nftables" {
+		t.Skip("nft is not installed")
 	}
 }
 
