@@ -327,3 +327,38 @@ func TestManyLinks(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestUplinkOfAnother: a router whose uplink's name is taken says so, and takes nothing away from the one that has it.
+func TestUplinkOfAnother(t *testing.T) {
+	_, cfg, host := open(t)
+	mine := cfg
+	mine.Dir = t.TempDir()
+	for range 2 {
+		if _, err := Open(mine); !errors.Is(err, sandbox.ErrAlreadyExists) {
+			t.Fatalf("a second router with the same uplink: %v", err)
+		}
+	}
+	if _, err := Find(mine); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it left a router: %v", err)
+	}
+	again, err := Find(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	err = host.Do(func() error {
+		_, err := net.InterfaceByName(cfg.Uplink.Name)
+		return err
+	})
+	if err != nil {
+		t.Errorf("the first one's uplink: %v", err)
+	}
+	c, err := connect(host.File())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.CloseLasting() }()
+	if tables, err := c.ListTables(); err != nil || len(tables) != 1 {
+		t.Errorf("the first one's rules at the host: %d tables, %v", len(tables), err)
+	}
+}

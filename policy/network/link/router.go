@@ -82,6 +82,19 @@ func Open(cfg Config) (*Router, error) {
 	return r, nil
 }
 
+// Find opens the router of a state directory as it is, to be looked at or destroyed: nothing is added to it. Error:
+// os.ErrNotExist.
+func Find(cfg Config) (*Router, error) {
+	if _, err := os.Stat(cfg.file()); err != nil {
+		return nil, err
+	}
+	r := &Router{cfg: cfg}
+	if _, err := r.open(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
 func (c Config) file() string { return filepath.Join(c.Dir, "router") }
 
 func (r *Router) open() (fresh bool, err error) {
@@ -244,7 +257,7 @@ func (r *Router) Close() error {
 // Destroy removes the router with all links and the uplink, and closes it.
 func (r *Router) Destroy() error {
 	err := r.removeAll()
-	if uerr := r.cfg.Uplink.tearDown(); err == nil {
+	if uerr := r.cfg.Uplink.tearDown(r); err == nil {
 		err = uerr
 	}
 	return errors.Join(err, r.Close(), linux.UnpinNetSpace(r.cfg.file()))

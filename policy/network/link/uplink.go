@@ -95,6 +95,9 @@ func (u *Uplink) setUp(r *Router) error {
 			return route.Apply(linux.AddVeth(linux.VethEnd{Name: u.Name, MAC: hostMAC},
 				linux.VethEnd{Name: uplinkName, Index: uplinkIndex, MAC: uplinkMAC, Space: r.File()}, r.cfg.MTU))
 		})
+		if errors.Is(err, sandbox.ErrAlreadyExists) || errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("the host has an interface %s already, of another node's perhaps, and one host has one network for sandboxes: %w", u.Name, sandbox.ErrAlreadyExists)
+		}
 		if err != nil {
 			return err
 		}
@@ -141,20 +144,18 @@ func (u *Uplink) setUp(r *Router) error {
 	return firewall(r.File())
 }
 
-func (u *Uplink) tearDown() error {
+// tearDown removes the pair by its end in the router: what has the uplink's name at the host may be another router's.
+func (u *Uplink) tearDown(r *Router) error {
 	if u == nil {
 		return nil
 	}
-	err := u.atHost(func(route *linux.Route) error {
-		index, err := linux.LinkIndex(u.Name)
-		if errors.Is(err, os.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return route.Apply(linux.DeleteLink(index))
-	})
+	r.mu.Lock()
+	links, err := r.route.Links()
+	r.mu.Unlock()
+	if err != nil || links[uplinkIndex] != uplinkName {
+		return err
+	}
+	err = r.apply(linux.DeleteLink(uplinkIndex))
 	c, cerr := connect(u.Host)
 	if cerr != nil {
 		return errors.Join(err, cerr)

@@ -200,7 +200,12 @@ func Remove(dir string) error {
 	if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	r, err := link.Open(link.Config{Dir: dir, Plan: link.DefaultPlan(), Uplink: link.DefaultUplink()})
+	cfg := link.Config{Dir: dir, Plan: link.DefaultPlan(), Uplink: link.DefaultUplink()}
+	r, err := link.Find(cfg)
+	if errors.Is(err, os.ErrNotExist) { // what is left beside it is removed all the same
+		cfg.Uplink = nil
+		r, err = link.Open(cfg)
+	}
 	if err != nil {
 		return err
 	}
