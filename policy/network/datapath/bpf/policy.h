@@ -177,7 +177,7 @@ CALL int open(struct state *st, struct packet *p, struct opening *o)
 		return R_NONE;
 	__u32 live = __sync_fetch_and_add(&st->live, 1);
 	// Only userland knows of flows that have fallen silent: while it is away, the table's own bound must do.
-	if (o->max && (__s32)live >= (__s32)o->max && now_ns() - st->swept < 120000000000) {
+	if (o->max && (__s32)live >= (__s32)o->max && (__s64)(now_ns() - st->swept) < 120000000000) {
 		__sync_fetch_and_sub(&st->live, 1);
 		return R_FLOWS;
 	}
