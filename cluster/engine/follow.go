@@ -49,7 +49,9 @@ func follow(ctx context.Context, c *clientv3.Client, prefix string, f Follower) 
 	if err != nil {
 		return err
 	}
-	events := c.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(rev+1))
+	// From the revision that was loaded, not the next: an engine gives no sign of life to a watch that waits for a
+	// revision of the future, and an idle one may stay at this one for days.
+	events := c.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(rev))
 
 	var asker sync.WaitGroup
 	defer asker.Wait()
@@ -67,12 +69,20 @@ func follow(ctx context.Context, c *clientv3.Client, prefix string, f Follower) 
 			if err := resp.Err(); err != nil {
 				return err
 			}
-			f.Apply(resp.Events)
+			f.Apply(after(rev, resp.Events))
 			quiet.Reset(silence)
 		case <-quiet.C:
 			return context.DeadlineExceeded
 		}
 	}
+}
+
+// after leaves out the events that were loaded already.
+func after(rev int64, events []*clientv3.Event) []*clientv3.Event {
+	for len(events) > 0 && events[0].Kv.ModRevision <= rev {
+		events = events[1:]
+	}
+	return events
 }
 
 func load(ctx context.Context, c *clientv3.Client, prefix string, f Follower) (revision int64, err error) {
