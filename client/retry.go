@@ -47,11 +47,13 @@ func repeatable(req connect.AnyRequest) bool {
 		return m.GetIdempotencyKey() != ""
 	case *dsecv1.SendInputRequest:
 		return m.GetWriter() != ""
+	case *dsecv1.SetNetworkRequest: // the same rules twice are the same rules; a condition would fail on its own first effect
+		return m.GetIfGeneration() == 0
 	case interface{ GetOperationId() string }:
 		return m.GetOperationId() != ""
 	}
 	_, method, _ := strings.Cut(strings.TrimPrefix(req.Spec().Procedure, "/"), "/")
-	for _, prefix := range []string{"Get", "List", "Stat", "Stop", "Pause", "Resume", "Extend", "Close", "Resize", "Revoke"} {
+	for _, prefix := range []string{"Get", "List", "Stat", "Stop", "Pause", "Resume", "Extend", "Close", "Resize", "Revoke", "Explain"} {
 		if strings.HasPrefix(method, prefix) {
 			return true
 		}

@@ -1,0 +1,23 @@
+package client
+
+import (
+	"testing"
+
+	"connectrpc.com/connect"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+)
+
+// TestRepeatable: a change of rules without a condition may be asked for twice; with one, its own first effect would
+// refuse the second.
+func TestRepeatable(t *testing.T) {
+	if !repeatable(connect.NewRequest(&dsecv1.SetNetworkRequest{SandboxId: "a"})) {
+		t.Error("rules without a condition")
+	}
+	if repeatable(connect.NewRequest(&dsecv1.SetNetworkRequest{SandboxId: "a", IfGeneration: 3})) {
+		t.Error("rules on top of a generation")
+	}
+	if repeatable(connect.NewRequest(&dsecv1.ExecRequest{SandboxId: "a"})) {
+		t.Error("a command without an operation id")
+	}
+}
