@@ -85,6 +85,24 @@ func (b *Book) Answered(key, name string, addr netip.Addr) bool {
 	return b.now().Before(b.m[key][answered{name, addr}])
 }
 
+// Entry is an address that was answered for a name.
+type Entry struct {
+	Name  string
+	Addr  netip.Addr
+	Until time.Time // may have passed
+}
+
+// Entries is what the book has of a sandbox, in no order; answers that are not valid any more are kept for a while.
+func (b *Book) Entries(key string) []Entry {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make([]Entry, 0, len(b.m[key]))
+	for k, until := range b.m[key] {
+		out = append(out, Entry{k.name, k.addr, until})
+	}
+	return out
+}
+
 // Forget drops a sandbox that has ended.
 func (b *Book) Forget(key string) {
 	b.mu.Lock()

@@ -47,3 +47,26 @@ func TestBook(t *testing.T) {
 		t.Error("forgotten, and still there")
 	}
 }
+
+// TestBookEntries: what was answered can be carried to other rules, expired answers too.
+func TestBookEntries(t *testing.T) {
+	now := time.Now()
+	b := dns.NewBook(func() time.Time { return now })
+	n := &node{t: t}
+	a := netip.MustParseAddr("203.0.113.7")
+	grant := dns.Grant{Key: "k", Name: "open.example", Addresses: []dns.Address{{Addr: a}}, Until: now.Add(time.Minute)}
+	if err := b.Opener(n).Open(t.Context(), grant); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Hour)
+	if got := b.Entries("k"); len(got) != 1 || got[0] != (dns.Entry{"open.example", a, grant.Until}) {
+		t.Errorf("%v", got)
+	}
+	if b.Answered("k", "open.example", a) {
+		t.Error("it is still valid")
+	}
+	b.Forget("k")
+	if got := b.Entries("k"); len(got) != 0 {
+		t.Errorf("forgotten: %v", got)
+	}
+}

@@ -270,7 +270,12 @@ func (n *Network) Set(slot int, key string, generation uint64, prog *network.Pro
 	before := *p
 	p.program, p.generation = prog, generation
 	n.mu.Unlock()
+	// What the proxy cuts is cut while the datapath still lets through that it is: else who waits for bytes waits for ever.
+	n.proxy.Recheck(p.key)
 	err := n.dp.Limit(slot, prog.Limits)
+	if err == nil {
+		err = n.carry(slot, key, generation, prog)
+	}
 	if err == nil {
 		err = n.dp.Set(slot, generation, prog.Static)
 	}
@@ -280,7 +285,7 @@ func (n *Network) Set(slot int, key string, generation uint64, prog *network.Pro
 		n.mu.Unlock()
 		return fmt.Errorf("network of %s: %w", p.key, err)
 	}
-	n.proxy.Recheck(p.key)
+	n.proxy.Recheck(p.key) // of those that were being judged by the program before
 	return nil
 }
 

@@ -56,6 +56,8 @@ type conn struct {
 	out      net.Conn // server's socket, for end
 	ended    string   // why it was ended from outside
 	cutFor   network.Decision
+	cancel   context.CancelFunc
+	gone     chan struct{} // closed when both sockets are
 	protocol string
 	names    []string // all that were let through
 }
@@ -74,7 +76,7 @@ func refuse(format string, args ...any) error {
 }
 
 func newConn(s *Server, nc net.Conn, f Flow) *conn {
-	c := &conn{s: s, flow: f, client: newSide(nc), since: s.cfg.Now()}
+	c := &conn{s: s, flow: f, client: newSide(nc), since: s.cfg.Now(), gone: make(chan struct{})}
 	c.touch()
 	return c
 }
@@ -83,6 +85,14 @@ func (c *conn) touch() { c.active.Store(time.Now().UnixNano()) }
 
 // serve handles the connection until it has ended.
 func (c *conn) serve(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c.mu.Lock()
+	c.cancel = cancel
+	if c.ended != "" {
+		cancel()
+	}
+	c.mu.Unlock()
 	err := c.run(ctx)
 	c.mu.Lock()
 	ended, cutFor, out := c.ended, c.cutFor, c.out
@@ -95,6 +105,7 @@ func (c *conn) serve(ctx context.Context) {
 		out.Close()
 	}
 	c.client.conn.Close()
+	close(c.gone)
 	c.s.sent.Add(e.Sent)
 	c.s.received.Add(e.Received)
 	var r refusal
@@ -253,6 +264,9 @@ func (c *conn) end(why string) {
 	defer c.mu.Unlock()
 	if c.ended == "" {
 		c.ended = why
+	}
+	if c.cancel != nil {
+		c.cancel() // of a dial
 	}
 	c.client.reset()
 	if c.out != nil {

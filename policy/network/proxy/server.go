@@ -191,8 +191,11 @@ func (s *Server) state(key string) *sandboxState {
 	return st
 }
 
+// recheckWait bounds how long Recheck waits for what it has cut to be gone.
+const recheckWait = 2 * time.Second
+
 // Recheck looks again at all connections of a sandbox whose policy has changed, and cuts those that it forbids now. It
-// returns how many those are.
+// returns how many those are, once their clients have been sent the reset.
 func (s *Server) Recheck(key string) int {
 	s.mu.Lock()
 	var list []*conn
@@ -202,14 +205,26 @@ func (s *Server) Recheck(key string) int {
 		}
 	}
 	s.mu.Unlock()
-	n := 0
+	var cut []*conn
 	for _, c := range list {
 		if d, ok := c.stillAllowed(); !ok {
 			c.cutBy(d)
-			n++
+			cut = append(cut, c)
 		}
 	}
-	return n
+	if len(cut) == 0 {
+		return 0
+	}
+	late := time.NewTimer(recheckWait)
+	defer late.Stop()
+	for _, c := range cut {
+		select {
+		case <-c.gone:
+		case <-late.C:
+			return len(cut)
+		}
+	}
+	return len(cut)
 }
 
 // Forget cuts all connections of a sandbox that has ended, and drops what is kept about it.
