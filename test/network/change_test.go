@@ -1,0 +1,169 @@
+package network
+
+import (
+	"context"
+	"strconv"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+)
+
+// talk starts a conversation inside that goes on until something ends it, which ended then tells.
+func (b *box) talk(e *echo) {
+	b.t.Helper()
+	b.sh("rm -f /tmp/talk; { reach talk " + addr(e.at, "7000") + " >/tmp/talk.new 2>&1; mv /tmp/talk.new /tmp/talk; } >/dev/null 2>&1 &")
+	e.goesOn(b.t)
+}
+
+// ended waits for the end of what was started, and tells why.
+func (b *box) ended(file string) string {
+	b.t.Helper()
+	return b.sh("until test -e " + file + "; do sleep 0.02; done; cat " + file)
+}
+
+// drips waits until more of the page without an end arrives inside.
+func (b *box) drips() {
+	b.t.Helper()
+	b.sh("n=$(cat /tmp/count 2>/dev/null || echo 0); until m=$(cat /tmp/count 2>/dev/null) && test ${m:-0} -gt $((n + 3)); do test ! -e /tmp/drip || exit 9; sleep 0.02; done")
+}
+
+// testLive: rules change while connections are open.
+func testLive(t *testing.T, w *world, s *sites) {
+	flow := s.echo.at.String() + ":7000/tcp"
+	b := w.box(t, flow, "live.example")
+	defer b.stop()
+	b.talk(s.echo)
+	b.sh("{ reach stream http://live.example/drip >/tmp/drip.new 2>&1; mv /tmp/drip.new /tmp/drip; } >/dev/null 2>&1 &")
+	b.drips()
+
+	// What both allow goes on, by the kernel and by the proxy.
+	if g := b.set(flow, "live.example", "pypi"); g != 2 {
+		t.Errorf("generation %d, want 2", g)
+	}
+	s.echo.goesOn(t)
+	b.drips()
+	b.reach("https://pypi.org/", "200 site=pypi.org host=pypi.org")
+	if got := b.sh("ls /tmp/talk /tmp/drip 2>/dev/null || true"); got != "" {
+		t.Fatalf("a change that allows them has cut: %s", got)
+	}
+	// What the new ones forbid is cut.
+	b.set("live.example")
+	if got := b.ended("/tmp/talk"); got != "reset" && got != "denied" {
+		t.Errorf("the connection that is forbidden ended with %q", got)
+	}
+	b.reach("tcp "+addr(s.echo.at, "7000"), "denied")
+	b.reach("https://pypi.org/", "name")
+	b.drips()
+	b.reach("http://live.example/", "200 live")
+	b.set("none")
+	if got := b.ended("/tmp/drip"); got != "reset" {
+		t.Errorf("the program that read from the checked connection was told %q", got)
+	}
+	b.reach("http://live.example/", "name")
+	b.reach("tcp "+addr(s.live.V4[0], "80"), "denied")
+	// And opened again.
+	b.set(flow)
+	b.talk(s.echo)
+}
+
+// testPaused: rules change while a sandbox is paused, and hold when it goes on.
+func testPaused(t *testing.T, w *world, s *sites) {
+	flow := s.echo.at.String() + ":7000/tcp"
+	b := w.box(t, flow, "pypi")
+	defer b.stop()
+	b.talk(s.echo)
+	if _, err := w.Client.Sandboxes.PauseSandbox(t.Context(), &dsecv1.PauseSandboxRequest{SandboxId: b.id}); err != nil {
+		t.Fatal(err)
+	}
+	if g := b.set("six.example"); g != 2 {
+		t.Errorf("generation %d, want 2", g)
+	}
+	if i := b.info(); i.GetState() != dsecv1.SandboxState_SANDBOX_STATE_PAUSED {
+		t.Errorf("it is %v", i.GetState())
+	}
+	if _, err := w.Client.Sandboxes.ResumeSandbox(t.Context(), &dsecv1.ResumeSandboxRequest{SandboxId: b.id}); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.ended("/tmp/talk"); got != "reset" && got != "denied" {
+		t.Errorf("the connection that was forbidden meanwhile ended with %q", got)
+	}
+	b.reach("https://pypi.org/", "name")
+	b.reach("https://six.example/", "200 site=six.example host=six.example")
+}
+
+// testKilled: the edge is killed; allowed connections do not notice, and its successor knows the rules.
+func testKilled(t *testing.T, w *world, s *sites) {
+	flow := s.echo.at.String() + ":7000/tcp"
+	b, paused := w.box(t, flow), w.box(t, "open")
+	defer b.stop()
+	defer paused.stop()
+	b.set(flow, "pypi")
+	b.talk(s.echo)
+	if _, err := w.Client.Sandboxes.PauseSandbox(t.Context(), &dsecv1.PauseSandboxRequest{SandboxId: paused.id}); err != nil {
+		t.Fatal(err)
+	}
+	w.killEdge(t)
+	s.echo.goesOn(t)
+	b.explain("pypi.org", 443, true) // waits for the edge
+	b.explain("six.example", 443, false)
+	if n := b.info().GetNetwork(); n.GetGenerationApplied() != 2 || n.GetGenerationAsked() != 2 || len(n.GetRules()) != 2 {
+		t.Errorf("rules after the restart: %v", n)
+	}
+	s.echo.goesOn(t)
+	b.reach("https://pypi.org/", "200 site=pypi.org host=pypi.org")
+	b.reach("https://six.example/", "name")
+	b.reach("tcp "+addr(s.shared.V4[0], "7000"), "denied")
+	s.echo.goesOn(t)
+	b.set(flow, "six.example")
+	b.reach("https://six.example/", "200 site=six.example host=six.example")
+	b.reach("https://pypi.org/", "name")
+	s.echo.goesOn(t)
+	b.set("six.example")
+	if got := b.ended("/tmp/talk"); got != "reset" && got != "denied" {
+		t.Errorf("the connection that is forbidden ended with %q", got)
+	}
+	if n := paused.info().GetNetwork(); n.GetGenerationApplied() != 1 {
+		t.Errorf("the paused one: %v", n)
+	}
+	paused.reach("https://shared.example/", "200 site=shared.example host=shared.example")
+}
+
+// testGivenUp: a caller that goes away in the middle leaves one of the two policies, whole, and a generation tells which.
+func testGivenUp(t *testing.T, w *world, _ *sites) {
+	b := w.box(t, "pypi")
+	defer b.stop()
+	for i := range 20 {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = b.Client.Sandboxes.SetNetwork(ctx, &dsecv1.SetNetworkRequest{SandboxId: b.id, Rules: rules([]string{"six.example:" + strconv.Itoa(1000+i)})})
+		}()
+		if i%2 == 0 {
+			cancel()
+		} else {
+			b.info() // some way along
+			cancel()
+		}
+		<-done
+	}
+	var n *dsecv1.Network
+	eventually(t, "changes are over", func() bool {
+		n = b.info().GetNetwork()
+		return n.GetGenerationApplied() == n.GetGenerationAsked()
+	})
+	last := n.GetRules()[0].GetTarget()
+	b.explain("pypi.org", 443, last == "pypi")
+	if port, err := strconv.Atoi(last[len(last)-4:]); err == nil {
+		b.explain("six.example", int32(port), true)
+	}
+	// Who knows an old generation is told so.
+	g := b.set("pypi")
+	_, err := b.Client.Sandboxes.SetNetwork(t.Context(), &dsecv1.SetNetworkRequest{SandboxId: b.id, Rules: rules([]string{"open"}), IfGeneration: g - 1})
+	if connect.CodeOf(err) != connect.CodeAborted {
+		t.Errorf("a change on top of an old generation: %v", err)
+	}
+	b.explain("shared.example", 443, false)
+}
