@@ -55,7 +55,7 @@ func (c *Client) do(ctx context.Context, method, path string, q url.Values, body
 	for b := c.backoff(); ; {
 		resp, err := c.http.Do(r)
 		if err != nil {
-			if body == nil && transient(err) && b.wait(ctx) {
+			if body == nil && transient(ctx, err) && b.wait(ctx) {
 				continue
 			}
 			return nil, c.explain(err)

@@ -25,7 +25,7 @@ func (r *retry) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 			if err == nil || connect.IsWireError(err) {
 				r.c.reached.Store(true)
 			}
-			if err == nil || !transient(err) || (!safe && !notSent(err)) || !b.wait(ctx) {
+			if err == nil || !transient(ctx, err) || (!safe && !notSent(err)) || !b.wait(ctx) {
 				return resp, r.c.explain(err)
 			}
 		}
@@ -61,10 +61,14 @@ func repeatable(req connect.AnyRequest) bool {
 	return false
 }
 
-// transient tells whether the same call may succeed in a moment.
-func transient(err error) bool {
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+// transient tells whether the same call may succeed in a moment. ctx is the caller's: net/http also reports "canceled"
+// to a request that waited for a connection which another one, canceled meanwhile, was about to open.
+func transient(ctx context.Context, err error) bool {
+	switch {
+	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded):
 		return false
+	case errors.Is(err, context.Canceled), connect.CodeOf(err) == connect.CodeCanceled:
+		return true
 	}
 	if connect.IsWireError(err) {
 		return connect.CodeOf(err) == connect.CodeUnavailable
