@@ -21,7 +21,7 @@ type Role struct {
 	// Files are inherited as descriptors 3, 4, ...
 	Files []*os.File
 	// Adopt finds a process that an earlier supervisor started and that must not be replaced, as a pidfd; nil =
-	// none runs. May be nil.
+	// none runs. It is asked before each start. May be nil.
 	Adopt func() *os.File
 }
 
@@ -95,14 +95,9 @@ func (s *Supervisor) Start(r Role) {
 func (s *Supervisor) keep(k *keeper) {
 	defer close(k.done)
 	pause := firstPause
-	var adopted *os.File
-	if k.role.Adopt != nil {
-		adopted = k.role.Adopt()
-	}
 	for {
 		started := time.Now()
-		how := s.once(k, adopted)
-		adopted = nil
+		how := s.once(k)
 		k.mu.Lock()
 		if k.process != nil {
 			k.process.Close() // under the lock: end may be signalling it
@@ -132,13 +127,16 @@ func (s *Supervisor) keep(k *keeper) {
 }
 
 // once runs one process of a role, or watches an adopted one, to its end, and says how it ended.
-func (s *Supervisor) once(k *keeper, adopted *os.File) string {
-	if adopted != nil {
-		s.running(k, adopted, 0)
-		if err := linux.WaitPID(context.Background(), adopted); err != nil {
-			return err.Error()
+func (s *Supervisor) once(k *keeper) string {
+	if k.role.Adopt != nil {
+		if p := k.role.Adopt(); p != nil {
+			pid, since := identify(p)
+			s.running(k, p, pid, since)
+			if err := linux.WaitPID(context.Background(), p); err != nil {
+				return err.Error()
+			}
+			return "ended"
 		}
-		return "ended"
 	}
 	pid, exit, err := s.spawn(k.role)
 	if err != nil {
@@ -149,13 +147,13 @@ func (s *Supervisor) once(k *keeper, adopted *os.File) string {
 	if err != nil { // it has ended and was reaped already
 		return describe(<-exit)
 	}
-	s.running(k, p, pid)
+	s.running(k, p, pid, time.Now())
 	return describe(<-exit)
 }
 
-func (s *Supervisor) running(k *keeper, p *os.File, pid int) {
+func (s *Supervisor) running(k *keeper, p *os.File, pid int, since time.Time) {
 	k.mu.Lock()
-	k.process, k.status.PID, k.status.Since = p, pid, time.Now()
+	k.process, k.status.PID, k.status.Since = p, pid, since
 	select {
 	case <-k.stop: // Stop came while it was being started
 		_ = linux.SignalPID(p, int(syscall.SIGTERM))

@@ -159,20 +159,21 @@ func TestOrphans(t *testing.T) {
 	r.StopAll(time.Millisecond)
 }
 
-// TestAdopts: a process of an earlier supervisor is watched, and replaced when it ends.
+// TestAdopts: a process of an earlier supervisor is watched, shown as what it is, and replaced when it ends.
 func TestAdopts(t *testing.T) {
 	r := newRig(t)
 	r.Start(supervisor.Role{Name: "old", Args: []string{"role", "wait"}})
 	r.until("it runs", func() bool { return r.Status()[0].PID != 0 && r.log("old") != "" })
-	pid := r.Status()[0].PID
+	old := r.Status()[0]
+	pid := old.PID
 	r.Leave("old")
 	if len(r.Status()) != 0 {
 		t.Fatalf("status: %+v", r.Status())
 	}
 	adopt := func() *os.File {
 		p, err := openPID(pid)
-		if err != nil {
-			t.Error(err)
+		if err != nil { // it has ended
+			return nil
 		}
 		return p
 	}
@@ -180,6 +181,10 @@ func TestAdopts(t *testing.T) {
 	r.until("it is adopted", func() bool { return !r.Status()[0].Since.IsZero() })
 	if gone(pid) || r.log("new") != "" {
 		t.Error("it was replaced")
+	}
+	// The kernel's clock has a hundredth of a second.
+	if s := r.Status()[0]; s.PID != pid || s.Since.Sub(old.Since).Abs() > time.Second {
+		t.Errorf("adopted: %+v, want process %d since %v", s, pid, old.Since)
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
