@@ -26,8 +26,15 @@ const (
 	maxShort   = 4 << 10
 )
 
-// Serve holds descriptors until ctx ends. It removes a stale socket and makes its own, mode 0600.
+// Serve holds descriptors until ctx ends. It takes the lock of the socket (LockPath), waiting a moment for a
+// predecessor that ends, removes a stale socket and makes its own, mode 0600. Error: sandbox.ErrConflict when another
+// process holds for this socket, which goes on.
 func Serve(ctx context.Context, socket string) error {
+	lock, err := takeLock(ctx, socket)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	_ = os.Remove(socket)
 	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: socket, Net: "unixpacket"})
 	if err != nil {

@@ -6,7 +6,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -93,4 +96,45 @@ func TestClientConnectsAgain(t *testing.T) {
 	if _, err := c.List(""); err != nil {
 		t.Fatalf("after its restart: %v", err)
 	}
+}
+
+// TestSecondHolder: a second holder of the same socket ends with an error, and the first keeps what it has, reached as
+// before.
+func TestSecondHolder(t *testing.T) {
+	defer func(d time.Duration) { lockWait = d }(lockWait)
+	lockWait = 50 * time.Millisecond
+	socket := filepath.Join(t.TempDir(), "hold.sock")
+	stop := serve(t, socket)
+	c := client(t, socket)
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := c.Put("first", f); err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if err := Serve(t.Context(), socket); !errors.Is(err, sandbox.ErrConflict) || !strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
+		t.Errorf("a second holder: %v", err)
+	}
+	// Without its lock file it is found by its socket.
+	if err := os.Remove(LockPath(socket)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Serve(t.Context(), socket); !errors.Is(err, sandbox.ErrConflict) {
+		t.Errorf("a second holder, of another lock: %v", err)
+	}
+	c = client(t, socket)
+	got, err := c.Get("first")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got.Close()
+	c.Close()
+	stop()
+	// The end of the first makes room.
+	stop = serve(t, socket)
+	client(t, socket).Close()
+	stop()
 }
