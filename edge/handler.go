@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
+	"github.com/opendsec/dsec/api/strictjson"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -19,7 +20,7 @@ const maxRequest = 16 << 20
 func (e *Edge) Handler() http.Handler {
 	mux := http.NewServeMux()
 	boxes := &sandboxAPI{e: e}
-	opts := []connect.HandlerOption{connect.WithReadMaxBytes(maxRequest)}
+	opts := []connect.HandlerOption{connect.WithReadMaxBytes(maxRequest), strictjson.Option()}
 	mount := func(path string, h http.Handler) { mux.Handle(path, bounded(h)) }
 	mount(dsecv1connect.NewSandboxServiceHandler(boxes, opts...))
 	mount(dsecv1connect.NewEdgeServiceHandler(boxes, opts...))

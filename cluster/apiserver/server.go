@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
+	"github.com/opendsec/dsec/api/strictjson"
 	"github.com/opendsec/dsec/cluster/iam"
 	"github.com/opendsec/dsec/sandbox"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -81,7 +82,7 @@ func (s *Server) Run(ctx context.Context) {
 // Handler serves the API.
 func (s *Server) Handler() http.Handler {
 	api := http.NewServeMux()
-	opts := []connect.HandlerOption{connect.WithReadMaxBytes(maxMessage), connect.WithCompressMinBytes(minCompressed)}
+	opts := []connect.HandlerOption{connect.WithReadMaxBytes(maxMessage), connect.WithCompressMinBytes(minCompressed), strictjson.Option()}
 
 	path, sandboxes := dsecv1connect.NewSandboxServiceHandler(sandboxService{s: s}, opts...)
 	api.HandleFunc(path, s.forwardRPC)

@@ -188,6 +188,8 @@ func TestRefusals(t *testing.T) {
 		{"no spec", "POST", "/dsec.v1.SandboxService/CreateSandbox", r.key, js, `{}`, 400, "invalid_argument", "spec"},
 		{"unknown base", "POST", "/dsec.v1.SandboxService/CreateSandbox", r.key, js, `{"spec":{"environment":{"base":"x"}}}`, 404, "not_found", `"x"`},
 		{"too many", "POST", "/dsec.v1.SandboxService/CreateSandbox", r.key, js, `{"spec":{},"count":1001}`, 400, "invalid_argument", "1000"},
+		{"unknown word", "POST", "/dsec.v1.SandboxService/ListSandboxes", r.key, js, `{"states":["NOPE"]}`, 400, "invalid_argument", "NOPE"},
+		{"unknown field", "POST", "/dsec.v1.SandboxService/CreateSandbox", r.key, js, `{"spec":{"environment":{"base":"debian"},"limits":{"memory":1}}}`, 400, "invalid_argument", `"memory"`},
 		{"no importer", "PUT", "/v1/layers?kind=base&name=x", r.key, "", "x", 501, "unimplemented", "importer"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
