@@ -18,6 +18,7 @@ import (
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/client"
+	"github.com/opendsec/dsec/internal/hold"
 	"github.com/opendsec/dsec/internal/linux"
 	netnode "github.com/opendsec/dsec/policy/network/node"
 	"github.com/spf13/cobra"
@@ -166,12 +167,12 @@ func endLeftovers(ctx context.Context, d stateDir, keep bool) (r downReport, err
 	if err := endStale(ctx, d, slog.New(slog.DiscardHandler)); err != nil {
 		return r, err
 	}
-	if hold := runningHold(d); hold != nil && !keep {
-		defer hold.Close()
-		_ = linux.SignalPID(hold, int(syscall.SIGTERM))
+	if p := runningHold(d); p != nil && !keep {
+		defer p.Close()
+		_ = linux.SignalPID(p, int(syscall.SIGTERM))
 		wait, cancel := context.WithTimeout(ctx, roleGrace)
 		defer cancel()
-		if err := linux.WaitPID(wait, hold); err != nil {
+		if err := linux.WaitPID(wait, p); err != nil {
 			r.Problems = append(r.Problems, "hold does not end: "+err.Error())
 		}
 		r.StoppedRoles = append(r.StoppedRoles, holdRole)
@@ -187,7 +188,7 @@ func cleanRun(d stateDir, keepHold bool) []string {
 		paths = append(paths, d.socket(role), d.path("run", role+".lock"))
 	}
 	if !keepHold {
-		paths = append(paths, d.socket(holdRole))
+		paths = append(paths, d.socket(holdRole), hold.LockPath(d.socket(holdRole)))
 	}
 	removed := removeIfThere(paths...)
 	if dir := networkDir(d); !keepHold {

@@ -67,8 +67,11 @@ func newNetExplain() *cobra.Command {
 			req := &dsecv1.ExplainNetworkRequest{SandboxId: args[0], Host: args[1], Protocol: protocol}
 			if host, port, err := net.SplitHostPort(args[1]); err == nil {
 				n, err := strconv.Atoi(port)
-				if err != nil {
-					return fmt.Errorf("port %q: want a number", port)
+				if err != nil && strings.HasPrefix(port, "//") {
+					return fmt.Errorf("%s is a URL: write its host alone, or HOST:PORT", args[1])
+				}
+				if err != nil || n < 1 || n > 65535 {
+					return fmt.Errorf("port %q: want 1 to 65535", port)
 				}
 				req.Host, req.Port = host, int32(n)
 			}

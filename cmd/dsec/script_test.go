@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/opendsec/dsec/client"
 	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -59,8 +60,12 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Condition: func(cond string) (bool, error) {
-			if cond == "apparmor" {
+			switch cond {
+			case "apparmor":
 				return feature.Have("AppArmor") == nil, nil
+			case "default-node": // commands find it without being told
+				_, err := os.Stat(filepath.Join(client.DefaultStateDir, "client.json"))
+				return err == nil, nil
 			}
 			return false, fmt.Errorf("unknown condition %q", cond)
 		},

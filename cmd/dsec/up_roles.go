@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/cluster/supervisor"
+	"github.com/opendsec/dsec/internal/hold"
 	"github.com/opendsec/dsec/internal/linux"
 )
 
@@ -39,9 +40,21 @@ func nodeRoles(f *upFlags, d stateDir, files []*os.File) []supervisor.Role {
 	return out
 }
 
-// runningHold returns a pidfd of the process that listens on the hold socket, nil when none does.
+// runningHold returns a pidfd of the process that holds for this state directory, nil when none does: the one that has
+// the lock; and one that only answers at the socket, of a version without the lock or with no room to write its pid.
 func runningHold(d stateDir) *os.File {
-	c, err := net.Dial("unixpacket", d.socket(holdRole))
+	socket := d.socket(holdRole)
+	lock := hold.LockPath(socket)
+	if pid := holder(lock); pid != 0 {
+		if p, err := linux.OpenPID(pid); err == nil {
+			// Between reading the pid and opening it the number may have changed hands; the lock tells.
+			if holder(lock) == pid {
+				return p
+			}
+			p.Close()
+		}
+	}
+	c, err := net.Dial("unixpacket", socket)
 	if err != nil {
 		return nil
 	}
