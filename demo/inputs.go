@@ -2,26 +2,17 @@ package main
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	_ "embed"
 	"fmt"
 	"io"
 	"io/fs"
-	"log"
-	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/client"
 	"github.com/opendsec/dsec/internal/testkit"
@@ -76,7 +67,7 @@ func importAll(ctx context.Context, o options, c *client.Client, tarPath string)
 	if err := os.MkdirAll(tools, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(tools, "agent.py"), agent, 0o755); err != nil {
+	if err := writeChanged(filepath.Join(tools, "agent.py"), agent); err != nil {
 		return err
 	}
 	if resp, err = upload(ctx, c, client.Upload{Kind: "toolkit", Name: toolkitName, Prefix: agentDir}, os.DirFS(tools)); err != nil {
@@ -86,6 +77,14 @@ func importAll(ctx context.Context, o options, c *client.Client, tarPath string)
 	return nil
 }
 
+// writeChanged writes a file unless it has that content: its time is a part of the layer.
+func writeChanged(path string, content []byte) error {
+	if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, content) {
+		return nil
+	}
+	return os.WriteFile(path, content, 0o755)
+}
+
 func outcome(r *dsecv1.ImportLayerResponse) string {
 	l := r.GetLayer()
 	s := fmt.Sprintf("%s@%s, %d files, %.1f MiB", l.GetName(), l.GetVersion(), l.GetFiles(), float64(l.GetDataBytes()+l.GetMetaBytes())/(1<<20))
@@ -93,71 +92,6 @@ func outcome(r *dsecv1.ImportLayerResponse) string {
 		s += ", reused"
 	}
 	return s
-}
-
-// importBase serves a registry on loopback (its blobs are kept for the next run), pushes the base to it, and
-// has the node pull it.
-func importBase(ctx context.Context, o options, c *client.Client, tarPath string) error {
-	blobs := filepath.Join(o.cache, "demo-registry")
-	if err := os.MkdirAll(blobs, 0o755); err != nil {
-		return err
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	srv := &http.Server{Handler: registry.New(registry.WithBlobHandler(registry.NewDiskBlobHandler(blobs)), registry.Logger(log.New(io.Discard, "", 0)))}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = srv.Serve(l) // ends with Close below
-	}()
-	defer func() {
-		srv.Close()
-		<-served
-	}()
-	ref := l.Addr().String() + "/debian:demo"
-	done := step("pushing it to an OCI registry")
-	img, err := baseImage(tarPath)
-	if err != nil {
-		return err
-	}
-	tag, err := name.NewTag(ref, name.Insecure)
-	if err != nil {
-		return err
-	}
-	if err := remote.Write(tag, img, remote.WithContext(ctx)); err != nil {
-		return fmt.Errorf("push: %w", err)
-	}
-	done("")
-	done = step("pulling and converting it")
-	s, err := c.Layers.ImportLayer(ctx, &dsecv1.ImportLayerRequest{Kind: dsecv1.LayerKind_LAYER_KIND_BASE, Name: baseName, Source: "docker://" + ref, Insecure: true})
-	if err != nil {
-		return fmt.Errorf("import base: %w", err)
-	}
-	defer s.Close()
-	for s.Receive() {
-		if s.Msg().GetLayer() != nil {
-			done(outcome(s.Msg()))
-			return nil
-		}
-	}
-	return fmt.Errorf("import base: the stream ended without a layer: %w", s.Err())
-}
-
-func baseImage(tarPath string) (v1.Image, error) {
-	layer, err := tarball.LayerFromFile(tarPath, tarball.WithCompressionLevel(1))
-	if err != nil {
-		return nil, err
-	}
-	img, err := mutate.AppendLayers(empty.Image, layer)
-	if err != nil {
-		return nil, err
-	}
-	return mutate.Config(img, v1.Config{
-		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8", "PYTHONDONTWRITEBYTECODE=1"},
-		Cmd: []string{"bash"},
-	})
 }
 
 // projectSources returns a directory with the project's sources: from PyPI, or from Debian's package of it

@@ -10,8 +10,6 @@ import (
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/client"
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
 )
 
@@ -44,13 +42,19 @@ type answer struct {
 	Failing []string `json:"failing"`
 }
 
-// stages of a rollout, for the progress display.
-var stages = []string{"create", "break", "test", "solve", "edit", "test again"}
-
 func rollouts(ctx context.Context, o options, c *client.Client) ([]result, error) {
-	bar, tick, wait := display(o.n)
-	defer wait()
-	_ = bar
+	p := newProgress(o.n)
+	terminal, every := term.IsTerminal(int(os.Stderr.Fd())), printEvery
+	if terminal {
+		every = redrawEvery
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	quit, shown := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(shown)
+		p.show(os.Stderr, terminal, tick.C, quit)
+	}()
 	results := make([]result, o.n)
 	var wg sync.WaitGroup
 	for i := range results {
@@ -60,48 +64,23 @@ func rollouts(ctx context.Context, o options, c *client.Client) ([]result, error
 			r := &results[i]
 			r.Seed = o.seed + int64(i)
 			start := time.Now()
-			if err := rollout(ctx, c, r, tick); err != nil {
+			at := p.begin()
+			if err := rollout(ctx, c, r, at); err != nil {
 				r.Why = err.Error()
 			} else {
 				r.OK, r.Why = true, "mended"
 			}
+			at.end(r.OK)
 			r.Seconds = time.Since(start).Seconds()
 		}()
 	}
 	wg.Wait()
+	close(quit)
+	<-shown
 	return results, ctx.Err()
 }
 
-// display shows a bar over all stages of all rollouts on a terminal, and nothing elsewhere.
-func display(n int) (bar *mpb.Bar, tick func(stage int), wait func()) {
-	if !term.IsTerminal(int(os.Stderr.Fd())) {
-		fmt.Fprintf(os.Stderr, "%d rollouts at once\n", n)
-		return nil, func(int) {}, func() {}
-	}
-	p := mpb.New(mpb.WithOutput(os.Stderr), mpb.WithWidth(40))
-	var mu sync.Mutex
-	at := make([]int, len(stages))
-	bar = p.AddBar(int64(n*len(stages)),
-		mpb.PrependDecorators(decor.Name(fmt.Sprintf("%d rollouts at once ", n))),
-		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string {
-			mu.Lock()
-			defer mu.Unlock()
-			s := ""
-			for i, name := range stages {
-				s += fmt.Sprintf(" %s %d", name, at[i])
-			}
-			return s
-		})))
-	tick = func(stage int) {
-		mu.Lock()
-		at[stage]++
-		mu.Unlock()
-		bar.Increment()
-	}
-	return bar, tick, func() { bar.Abort(false); p.Wait() }
-}
-
-func rollout(ctx context.Context, c *client.Client, r *result, tick func(int)) error {
+func rollout(ctx context.Context, c *client.Client, r *result, at *tracker) error {
 	ttl := longest.Seconds() // it ends with the demo
 	start := time.Now()
 	boxes, err := c.Create(ctx, &dsecv1.CreateSandboxRequest{Spec: &dsecv1.SandboxSpec{
@@ -126,16 +105,16 @@ func rollout(ctx context.Context, c *client.Client, r *result, tick func(int)) e
 		}
 		r.Execs = append(r.Execs, time.Since(t))
 	}
-	tick(0)
+	at.next()
 	if _, err := b.exec(ctx, 0, "python3", agentDir+"/agent.py", "break", "--seed", fmt.Sprint(r.Seed), projectDir); err != nil {
 		return fmt.Errorf("break the project: %w", err)
 	}
-	tick(1)
+	at.next()
 	suite := []string{"python3", "-m", "pytest", "-q", "-p", "no:cacheprovider", "toolz"}
 	if _, err := b.exec(ctx, 1, suite...); err != nil {
 		return fmt.Errorf("first run of the suite, which must fail: %w", err)
 	}
-	tick(2)
+	at.next()
 	out, err := b.exec(ctx, 0, "python3", agentDir+"/agent.py", "solve", projectDir)
 	if err != nil {
 		return fmt.Errorf("agent: %w", err)
@@ -146,15 +125,14 @@ func rollout(ctx context.Context, c *client.Client, r *result, tick func(int)) e
 	}
 	r.Trials = a.Trials
 	r.Edit = fmt.Sprintf("%s:%d %q -> %q", a.Edit.File, a.Edit.Line, a.Edit.Old, a.Edit.New)
-	tick(3)
+	at.next()
 	if err := b.edit(ctx, a.Edit); err != nil {
 		return fmt.Errorf("edit: %w", err)
 	}
-	tick(4)
+	at.next()
 	if _, err := b.exec(ctx, 0, suite...); err != nil {
 		return fmt.Errorf("second run of the suite, which must pass: %w", err)
 	}
-	tick(5)
 	st, err := c.Sandboxes.GetSandboxStats(ctx, &dsecv1.GetSandboxStatsRequest{SandboxId: id})
 	if err != nil {
 		return fmt.Errorf("statistics: %w", err)
