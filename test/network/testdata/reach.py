@@ -10,11 +10,19 @@
     reach self 4|6             the sandbox's own address
     reach forge ADDRESS PORT   datagrams from an address that is another's, by a raw and by a packet socket; then a true one
 """
-import errno, os, socket, ssl, struct, sys, time, urllib.request
+import errno, os, socket, struct, sys, time
 
 WAIT = 20
-TLS = ssl.create_default_context(cafile="/etc/ca.pem")
-OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=TLS))
+
+
+def tls():
+    import ssl  # costs more than a connection: only who needs it pays
+    return ssl.create_default_context(cafile="/etc/ca.pem")
+
+
+def opened(url, timeout):
+    import urllib.request as u
+    return u.build_opener(u.ProxyHandler({}), u.HTTPSHandler(context=tls())).open(url, timeout=timeout)
 
 
 def word(e):
@@ -24,9 +32,9 @@ def word(e):
         return {socket.EAI_NONAME: "name", socket.EAI_AGAIN: "again", socket.EAI_NODATA: "nodata"}.get(e.args[0], repr(e))
     if isinstance(e, TimeoutError):
         return "timeout"
-    if isinstance(e, ssl.SSLEOFError) or type(e).__name__ == "RemoteDisconnected":
+    if type(e).__name__ in ("SSLEOFError", "RemoteDisconnected"):
         return "reset"
-    if isinstance(e, ssl.SSLError):  # its errno is not the system's
+    if type(e).__module__ == "ssl":  # its errno is not the system's
         return "tls " + str(e.reason)
     if isinstance(e, OSError) and e.errno:
         known = {errno.EPERM: "denied", errno.EACCES: "denied", errno.ECONNREFUSED: "refused", errno.ECONNRESET: "reset",
@@ -40,7 +48,7 @@ def family(address):
 
 
 def page(url):
-    with OPENER.open(url, timeout=WAIT) as r:
+    with opened(url, WAIT) as r:
         return f"{r.status} {r.read().decode().strip()}"
 
 
@@ -59,7 +67,7 @@ def udp(address, port):
 
 def sni(address, name):
     raw = socket.create_connection((address, 443), WAIT)
-    with TLS.wrap_socket(raw, server_hostname=name) as s:
+    with tls().wrap_socket(raw, server_hostname=name) as s:
         s.sendall(f"GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
         return s.makefile("rb").read().decode().split("\r\n\r\n", 1)[1].strip()
 
@@ -75,7 +83,7 @@ def talk(address, port):
 
 
 def stream(url):
-    with OPENER.open(url, timeout=60) as r:
+    with opened(url, 60) as r:
         n = 0
         while r.read(1):
             n += 1
