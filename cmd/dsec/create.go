@@ -31,7 +31,7 @@ func newCreate() *cobra.Command {
 			}
 			defer c.Close()
 			made, err := c.Create(cmd.Context(), &dsecv1.CreateSandboxRequest{Spec: spec, Count: count, IdempotencyKey: key})
-			if wantJSON(cmd) {
+			if wantJSON(cmd) && (err == nil || len(made) > 0) {
 				if perr := printProto(cmd.OutOrStdout(), &dsecv1.ListSandboxesResponse{Sandboxes: made}); perr != nil {
 					return perr
 				}

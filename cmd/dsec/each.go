@@ -28,7 +28,7 @@ func eachSandbox(use, short string, do func(context.Context, *client.Client, str
 				switch {
 				case err != nil:
 					failed++
-					fmt.Fprintf(cmd.ErrOrStderr(), "dsec: %s %s: %s\n", use, id, message(err))
+					printError(cmd.ErrOrStderr(), wantJSON(cmd), false, fmt.Errorf("%s %s: %w", use, id, err))
 				case wantJSON(cmd):
 					if err := printProtoLine(cmd.OutOrStdout(), s); err != nil {
 						return err

@@ -62,7 +62,7 @@ stderr). Ctrl-C sends SIGINT to the command; a second one kills its whole tree.`
 			if err := io.print(done); err != nil {
 				return err
 			}
-			return exitOf(cmd.ErrOrStderr(), done)
+			return exitOf(cmd, done)
 		},
 	}
 	cf.register(cmd)

@@ -60,6 +60,9 @@ next version of a layer. Files of a directory become root's, except in a base or
 			if err != nil {
 				return err
 			}
+			if prefix != "" && !strings.HasPrefix(prefix, "/") {
+				return &exitError{2, fmt.Errorf("--prefix %q: want an absolute path, like /%s", prefix, prefix)}
+			}
 			c, err := newClient()
 			if err != nil {
 				return err

@@ -32,7 +32,7 @@ with -f it goes on until the command ends and exits with its exit code.`,
 				if err != nil {
 					return infra(err)
 				}
-				return exitOf(cmd.ErrOrStderr(), done)
+				return exitOf(cmd, done)
 			}
 			return printRecorded(cmd, c, args[0], args[1], from)
 		},

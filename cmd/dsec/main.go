@@ -41,7 +41,7 @@ func main() {
 func execute(ctx context.Context, args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
@@ -53,6 +53,7 @@ func execute(ctx context.Context, args []string) int {
 			return code
 		}
 	}
-	fmt.Fprintln(os.Stderr, "dsec: "+message(err))
+	usage := code == 2
+	printError(os.Stderr, wantJSON(cmd) || usage && askedJSON(args), usage, err)
 	return code
 }

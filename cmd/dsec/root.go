@@ -29,7 +29,8 @@ DSEC_URL and DSEC_API_KEY choose another service.`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.PersistentFlags().Bool(asJSON, false, "print JSON")
+	group(root)
+	root.PersistentFlags().Bool(asJSON, false, "print JSON; errors too, on stderr")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &exitError{2, fmt.Errorf("%w (see `%s --help`)", err, cmd.CommandPath())}
 	})
@@ -38,9 +39,12 @@ DSEC_URL and DSEC_API_KEY choose another service.`,
 		&cobra.Group{ID: "environment", Title: "Environments:"},
 		&cobra.Group{ID: "node", Title: "Node:"},
 	)
-	add := func(group string, cmds ...*cobra.Command) {
+	add := func(id string, cmds ...*cobra.Command) {
 		for _, c := range cmds {
-			c.GroupID = group
+			c.GroupID = id
+			if c.HasSubCommands() && !c.Runnable() {
+				group(c)
+			}
 			root.AddCommand(c)
 		}
 	}

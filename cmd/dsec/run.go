@@ -91,7 +91,7 @@ func runOnce(cmd *cobra.Command, c *client.Client, spec *dsecv1.SandboxSpec, com
 	if err := io.print(done); err != nil {
 		return err
 	}
-	return exitOf(cmd.ErrOrStderr(), done)
+	return exitOf(cmd, done)
 }
 
 // create creates one sandbox. When ctx ends meanwhile (Ctrl-C), the creation is awaited a moment longer, so that

@@ -37,7 +37,7 @@ says:  echo 'make test' | dsec shell ID`,
 			if err := io.print(done); err != nil {
 				return err
 			}
-			return exitOf(cmd.ErrOrStderr(), done)
+			return exitOf(cmd, done)
 		},
 	}
 	o.register(cmd)
