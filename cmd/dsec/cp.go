@@ -25,7 +25,8 @@ func newCp() *cobra.Command {
 		Use:   "cp [flags] SOURCE... TARGET",
 		Short: "Copy files and directories into and out of sandboxes",
 		Long: `Cp copies between this machine and a sandbox, either way; ID:PATH names a path in a sandbox, - is stdin or
-stdout. Directories are copied whole. A target that is a directory (or ends in /) receives the source under its name.`,
+stdout. Directories are copied whole, but for what stderr
+names: sockets never, and from a sandbox neither fifos nor devices nor setuid bits. A target that is a directory (or ends in /) receives the source under its name.`,
 		Example: `  dsec cp patch.diff sabcd...:/workspace/
   dsec cp ./src sabcd...:/workspace
   dsec cp sabcd...:/workspace/report.xml .
@@ -49,6 +50,9 @@ stdout. Directories are copied whole. A target that is a directory (or ends in /
 				}
 			}
 			k.p.stop()
+			if s := k.left.String(); s != "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "dsec: "+s)
+			}
 			if wantJSON(cmd) && to.path != "-" {
 				return printJSON(cmd.OutOrStdout(), map[string]any{"copied": from, "to": args[len(args)-1]})
 			}
@@ -77,6 +81,7 @@ type copier struct {
 	stdin  io.Reader
 	stdout io.Writer
 	p      *progress // of what takes long
+	left   tarstream.Left
 }
 
 func (k *copier) copy(ctx context.Context, from, to place) error {
@@ -131,7 +136,7 @@ func (k *copier) up(ctx context.Context, from string, to place) error {
 		return err
 	}
 	if st.IsDir() {
-		return k.putTree(ctx, to, func(w io.Writer) error { return tarstream.Write(w, from, tarstream.Options{}) })
+		return k.putTree(ctx, to, func(w io.Writer) error { return tarstream.Write(w, from, tarstream.Options{Left: &k.left}) })
 	}
 	f, err := os.Open(from)
 	if err != nil {
@@ -187,7 +192,7 @@ func (k *copier) down(ctx context.Context, from place, to string) error {
 		if err := os.MkdirAll(to, 0o755); err != nil {
 			return err
 		}
-		return tarstream.Extract(k.p.late(path.Base(from.path), r, -1), to)
+		return tarstream.Extract(k.p.late(path.Base(from.path), r, -1), to, &k.left)
 	}
 	r, err := k.c.ReadFile(ctx, from.id, from.path, k.user, 0, 0)
 	if err != nil {

@@ -15,8 +15,9 @@ import (
 )
 
 // Extract unpacks an archive beneath dir. The archive is not trusted: no name and no link of it, nor one that is
-// there already, leads outside dir (os.Root); devices, setuid bits and owners are not taken over.
-func Extract(r io.Reader, dir string) error {
+// there already, leads outside dir (os.Root); devices, setuid bits and owners are not taken over. left,
+// when set, hears of what is left out.
+func Extract(r io.Reader, dir string, left *Left) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
@@ -42,6 +43,14 @@ func Extract(r io.Reader, dir string) error {
 			name = "."
 		}
 		mode := fs.FileMode(h.Mode) & 0o777
+		switch {
+		case h.Typeflag == tar.TypeFifo:
+			left.add(name, "a fifo")
+		case h.Typeflag == tar.TypeChar || h.Typeflag == tar.TypeBlock:
+			left.add(name, "a device")
+		case h.Typeflag == tar.TypeReg && h.Mode&0o6000 != 0:
+			left.add(name, "its setuid and setgid bits")
+		}
 		if err := extractOne(root, t, h, name, mode); err != nil {
 			return fmt.Errorf("unpack %q: %w", h.Name, err)
 		}

@@ -3,9 +3,11 @@ package tarstream_test
 import (
 	"archive/tar"
 	"bytes"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/opendsec/dsec/cmd/dsec/tarstream"
@@ -30,7 +32,7 @@ func TestRoundTrip(t *testing.T) {
 
 	var first, second bytes.Buffer
 	must(t, tarstream.Write(&first, src, tarstream.Options{}))
-	must(t, tarstream.Extract(bytes.NewReader(first.Bytes()), dst))
+	must(t, tarstream.Extract(bytes.NewReader(first.Bytes()), dst, nil))
 	must(t, tarstream.Write(&second, dst, tarstream.Options{}))
 	if a, b := list(t, &first), list(t, &second); a != b {
 		t.Fatalf("the copy differs:\n%s\n---\n%s", a, b)
@@ -49,6 +51,32 @@ func list(t *testing.T, r *bytes.Buffer) string {
 			continue
 		}
 		out.WriteString(strings.Join([]string{h.Name, h.Linkname, string(h.Typeflag), h.FileInfo().Mode().String(), h.ModTime.String()}, "|") + "\n")
+	}
+}
+
+// TestLeft: what is not copied is counted and named, both ways.
+func TestLeft(t *testing.T) {
+	src := t.TempDir()
+	ln, err := net.Listen("unix", filepath.Join(src, "sock"))
+	must(t, err)
+	defer ln.Close()
+	must(t, os.WriteFile(filepath.Join(src, "s"), nil, 0o755))
+	must(t, os.Chmod(filepath.Join(src, "s"), 0o755|os.ModeSetuid))
+	for _, n := range []string{"f1", "f2", "f3"} {
+		must(t, syscall.Mkfifo(filepath.Join(src, n), 0o600))
+	}
+	var b bytes.Buffer
+	var there, back tarstream.Left
+	must(t, tarstream.Write(&b, src, tarstream.Options{Left: &there}))
+	if got := there.String(); got != `1 left out: "sock" (a socket)` {
+		t.Error(got)
+	}
+	must(t, tarstream.Extract(&b, t.TempDir(), &back))
+	if got := back.String(); got != `4 left out: "f1" (a fifo), "f2" (a fifo), "f3" (a fifo), ...` {
+		t.Error(got)
+	}
+	if got := new(tarstream.Left).String(); got != "" {
+		t.Error(got)
 	}
 }
 
@@ -79,7 +107,7 @@ func TestHostile(t *testing.T) {
 				must(t, err)
 			}
 			must(t, w.Close())
-			err := tarstream.Extract(&buf, t.TempDir())
+			err := tarstream.Extract(&buf, t.TempDir(), nil)
 			got, rerr := os.ReadFile(victim)
 			must(t, rerr)
 			if string(got) != "untouched" {

@@ -20,6 +20,8 @@ type Options struct {
 	KeepOwner bool
 	// Name is what the root is called in the archive; "" = ".".
 	Name string
+	// Left, when set, hears of what is not taken over as it is.
+	Left *Left
 }
 
 type inode struct{ dev, ino uint64 }
@@ -57,6 +59,7 @@ func add(t *tar.Writer, p, name string, o Options, seen map[inode]string) error 
 		return err
 	}
 	if st.Mode()&fs.ModeSocket != 0 {
+		o.Left.add(name, "a socket")
 		return nil
 	}
 	target := ""
