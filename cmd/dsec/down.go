@@ -3,33 +3,25 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"sync"
 	"syscall"
 	"time"
 
-	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
-	"github.com/opendsec/dsec/client"
 	"github.com/opendsec/dsec/internal/hold"
 	"github.com/opendsec/dsec/internal/linux"
 	netnode "github.com/opendsec/dsec/policy/network/node"
+	"github.com/opendsec/dsec/sandbox"
 	"github.com/spf13/cobra"
 )
 
-const (
-	// sandboxGrace bounds the stopping of all sandboxes of a node.
-	sandboxGrace = 5 * time.Minute
-	// stoppers stop sandboxes at once.
-	stoppers = 16
-)
+// sandboxGrace bounds the stopping of all sandboxes of a node.
+const sandboxGrace = 5 * time.Minute
 
 // downReport says what `dsec down` ended and removed.
 type downReport struct {
@@ -123,23 +115,41 @@ func down(ctx context.Context, d stateDir, keep, force bool) (r downReport, err 
 	return r, json.Unmarshal(b, &r)
 }
 
-// downWithoutNode ends what a killed `dsec up` left. Sandboxes can only be stopped by a node that has taken them
-// over: one is started for that.
+// downWithoutNode ends what a killed `dsec up`, or one that kept its sandboxes, left. Sandboxes can only be stopped by a
+// node that has taken them over: one is started for that.
 func downWithoutNode(ctx context.Context, d stateDir, keep, force bool) (downReport, error) {
-	if _, err := d.readUp(); err == nil && !keep && !force {
+	_, err := d.readUp()
+	if (err == nil || len(d.shells()) > 0) && !keep && !force {
 		if err := takeOver(ctx, d); err != nil {
-			return downReport{}, fmt.Errorf("the node was killed, and its successor, which would stop its sandboxes, does not start (--force leaves them): %w", err)
+			return downReport{}, fmt.Errorf("the node has ended, and its successor, which would stop its sandboxes, does not start (--force leaves them): %w", err)
 		}
 		return down(ctx, d, false, true)
 	}
 	return endLeftovers(ctx, d, keep)
 }
 
+// shells are the ids of sandboxes, and of shells made ahead, that the node's containers have left: its driver removes
+// the last when it closes, if no sandbox lives on.
+func (d stateDir) shells() []string {
+	ents, err := os.ReadDir(d.path("run", "shells"))
+	if err != nil { // none, or the machine was started again
+		return nil
+	}
+	ids := make([]string, len(ents))
+	for i, e := range ents {
+		ids[i] = e.Name()
+	}
+	return ids
+}
+
 // takeOver starts a node as the killed one was started.
 func takeOver(ctx context.Context, d stateDir) error {
 	old, err := d.readUp()
-	if err != nil {
-		return err
+	if err != nil { // what it ran with is not known; that it ran containers is
+		old = upState{Backend: string(sandbox.BackendContainer)}
+		if _, err := os.Stat(networkDir(d)); err == nil {
+			old.Opts = []string{"network=on"}
+		}
 	}
 	exe, err := os.Executable()
 	if err != nil {
@@ -177,18 +187,22 @@ func endLeftovers(ctx context.Context, d stateDir, keep bool) (r downReport, err
 		}
 		r.StoppedRoles = append(r.StoppedRoles, holdRole)
 	}
-	r.Removed = cleanRun(d, keep)
+	if left := d.shells(); len(left) > 0 && !keep {
+		r.Problems = append(r.Problems, fmt.Sprintf("%d sandboxes or shells are left: `dsec down%s` without --force ends them", len(left), stateHint(d)))
+	}
+	r.Removed = cleanRun(d, keep || len(r.Problems) > 0)
 	return r, nil
 }
 
-// cleanRun removes what is of no use without the processes.
+// cleanRun removes what is of no use without the processes. While sandboxes live on, what holds their descriptors stays,
+// and what tells how to start a node that takes them over.
 func cleanRun(d stateDir, keepHold bool) []string {
-	paths := []string{d.path("run", "up.json"), d.path("run", "engine.sock-peer")}
+	paths := []string{d.path("run", "engine.sock-peer")}
 	for _, role := range servedRoles {
 		paths = append(paths, d.socket(role), d.path("run", role+".lock"))
 	}
 	if !keepHold {
-		paths = append(paths, d.socket(holdRole), hold.LockPath(d.socket(holdRole)))
+		paths = append(paths, d.path("run", "up.json"), d.socket(holdRole), hold.LockPath(d.socket(holdRole)))
 	}
 	removed := removeIfThere(paths...)
 	if dir := networkDir(d); !keepHold {
@@ -197,40 +211,4 @@ func cleanRun(d stateDir, keepHold bool) []string {
 		}
 	}
 	return removed
-}
-
-// stopAllSandboxes stops every sandbox of the service. problems are those that could not be stopped.
-func stopAllSandboxes(ctx context.Context, cfg client.Config) (stopped, problems []string) {
-	c, err := client.New(client.Options{Config: cfg, Patience: 20 * time.Second})
-	if err != nil {
-		return nil, []string{err.Error()}
-	}
-	defer c.Close()
-	boxes, err := listAll(ctx, c, nil, false)
-	if err != nil {
-		var op *net.OpError
-		if errors.As(err, &op) {
-			err = fmt.Errorf("the API does not answer: %w", err)
-		}
-		return nil, []string{"sandboxes could not be listed, and were not stopped: " + message(err)}
-	}
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, stoppers)
-	for _, b := range boxes {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			_, err := c.Sandboxes.StopSandbox(ctx, &dsecv1.StopSandboxRequest{SandboxId: b.GetId()})
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				problems = append(problems, fmt.Sprintf("sandbox %s: %s", b.GetId(), message(err)))
-				return
-			}
-			stopped = append(stopped, b.GetId())
-		})
-	}
-	wg.Wait()
-	return stopped, problems
 }

@@ -1,11 +1,21 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"time"
 
+	"connectrpc.com/connect"
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/client"
+	"github.com/opendsec/dsec/cluster/engine"
+	"github.com/opendsec/dsec/cluster/iam"
 	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 func newKey() *cobra.Command {
@@ -15,22 +25,26 @@ func newKey() *cobra.Command {
 }
 
 func newKeyCreate() *cobra.Command {
-	var format string
+	var format, state string
 	cmd := &cobra.Command{
 		Use:   "create [NAME]",
 		Short: "Make a key and print it, this once",
-		Args:  rangeArgs(0, 1),
+		Long: `Create makes a key and prints it, this once.
+
+It asks the service, with the key that every verb uses. Where that key is refused, or none is known, and with --state,
+it makes the key on this machine's own node instead, for whoever may enter its state directory: the way back when the
+last key was revoked.`,
+		Args: rangeArgs(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &dsecv1.CreateKeyRequest{Format: format}
 			if len(args) == 1 {
 				req.Name = args[0]
 			}
-			c, err := newClient()
+			abs, err := filepath.Abs(state)
 			if err != nil {
 				return err
 			}
-			defer c.Close()
-			resp, err := c.Keys.CreateKey(cmd.Context(), req)
+			resp, err := createKey(cmd.Context(), req, stateDir(abs), cmd.Flags().Changed("state"))
 			if err != nil {
 				return err
 			}
@@ -41,8 +55,60 @@ func newKeyCreate() *cobra.Command {
 			return nil
 		},
 	}
+	stateFlag(cmd, &state)
 	cmd.Flags().StringVar(&format, "format", "dsec", "shape of the key: dsec, or e2b for clients that insist on it")
 	return cmd
+}
+
+// createKey asks the service for a key; it makes one on the node itself when that is wanted, or when the service is this
+// machine's node and takes no key that is known here.
+func createKey(ctx context.Context, req *dsecv1.CreateKeyRequest, d stateDir, onNode bool) (*dsecv1.CreateKeyResponse, error) {
+	if onNode {
+		return createKeyOnNode(ctx, req, d)
+	}
+	c, err := newClient()
+	if err == nil {
+		defer c.Close()
+		var resp *dsecv1.CreateKeyResponse
+		if resp, err = c.Keys.CreateKey(ctx, req); err == nil {
+			return resp, nil
+		}
+	}
+	refused := errors.Is(err, client.ErrNoConfig) || connect.CodeOf(err) == connect.CodeUnauthenticated
+	if up, uerr := d.readUp(); refused && uerr == nil && (c == nil || c.URL() == up.URL) {
+		return createKeyOnNode(ctx, req, d)
+	}
+	if refused {
+		err = fmt.Errorf("%w (on the node itself, `dsec key create --state DIRECTORY` needs no key)", err)
+	}
+	return nil, err
+}
+
+// keyWait bounds the making of a key on the node.
+const keyWait = 10 * time.Second
+
+// createKeyOnNode makes a key in the node's engine. Its socket is for whoever may enter the state directory.
+func createKeyOnNode(ctx context.Context, req *dsecv1.CreateKeyRequest, d stateDir) (*dsecv1.CreateKeyResponse, error) {
+	if _, err := os.ReadDir(d.path("run")); err != nil {
+		return nil, fmt.Errorf("make a key on the node: %w: --state names its directory, which its owner (root) can enter", err)
+	}
+	if holder(d.path("lock")) == 0 {
+		return nil, fmt.Errorf("no node runs on %s: start one with `dsec up --detach%s`, which makes a key", d, stateHint(d))
+	}
+	etcd, err := engine.Dial(d.endpoint("engine"))
+	if err != nil {
+		return nil, err
+	}
+	defer etcd.Close()
+	ctx, cancel := context.WithTimeout(ctx, keyWait)
+	defer cancel()
+	key, secret, err := iam.New(etcd, iam.Options{Log: slog.New(slog.DiscardHandler)}).Create(ctx, req.GetName(), iam.Format(req.GetFormat()))
+	if err != nil {
+		return nil, fmt.Errorf("make a key on the node: %w", err)
+	}
+	return &dsecv1.CreateKeyResponse{Secret: secret, Key: &dsecv1.Key{
+		Id: key.ID, Name: key.Name, Format: string(key.Format), CreatedAt: timestamppb.New(key.CreatedAt),
+	}}, nil
 }
 
 func newKeyLs() *cobra.Command {

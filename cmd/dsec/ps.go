@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
-	"github.com/opendsec/dsec/client"
+	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
 	"github.com/spf13/cobra"
 )
 
@@ -27,7 +27,7 @@ func newPs() *cobra.Command {
 				return err
 			}
 			defer c.Close()
-			boxes, err := listAll(cmd.Context(), c, sel, all)
+			boxes, err := listAll(cmd.Context(), c.Sandboxes, sel, all)
 			if err != nil {
 				return err
 			}
@@ -55,7 +55,7 @@ func newPs() *cobra.Command {
 }
 
 // listAll reads every page.
-func listAll(ctx context.Context, c *client.Client, labels map[string]string, ended bool) ([]*dsecv1.Sandbox, error) {
+func listAll(ctx context.Context, c dsecv1connect.SandboxServiceClient, labels map[string]string, ended bool) ([]*dsecv1.Sandbox, error) {
 	req := &dsecv1.ListSandboxesRequest{Labels: labels, PageSize: 1000}
 	if ended {
 		for v := range dsecv1.SandboxState_name {
@@ -66,7 +66,7 @@ func listAll(ctx context.Context, c *client.Client, labels map[string]string, en
 	}
 	var out []*dsecv1.Sandbox
 	for {
-		resp, err := c.Sandboxes.ListSandboxes(ctx, req)
+		resp, err := c.ListSandboxes(ctx, req)
 		if err != nil {
 			return nil, err
 		}

@@ -19,7 +19,7 @@ func newStats() *cobra.Command {
 			}
 			defer c.Close()
 			if len(args) == 0 {
-				boxes, err := listAll(cmd.Context(), c, nil, false)
+				boxes, err := listAll(cmd.Context(), c.Sandboxes, nil, false)
 				if err != nil {
 					return err
 				}

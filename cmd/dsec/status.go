@@ -6,7 +6,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"connectrpc.com/connect"
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
 	"github.com/opendsec/dsec/client"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -66,21 +68,34 @@ func readStatus(ctx context.Context, d stateDir) statusReport {
 	r.Up = &up
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	cfg, err := client.ReadConfig(d.path("client.json"))
-	if err == nil {
-		var c *client.Client
-		if c, err = client.New(client.Options{Config: cfg, Patience: 3 * time.Second}); err == nil {
-			defer c.Close()
-			var resp *dsecv1.GetNodeResponse
-			if resp, err = c.Node.GetNode(ctx, &dsecv1.GetNodeRequest{}); err == nil {
-				r.Node = &jsonNode{resp}
-			}
-		}
-	}
-	if err != nil {
+	if err := r.askNode(ctx, d); err != nil {
 		r.Problem = "the node does not answer: " + message(err) + " (logs: " + d.path("log") + ")"
 	}
 	return r
+}
+
+// askNode asks the node through its API, as its users do. That the key of the state directory was revoked is no fault of
+// the node: then its edge is asked.
+func (r *statusReport) askNode(ctx context.Context, d stateDir) error {
+	cfg, err := client.ReadConfig(d.path("client.json"))
+	if err != nil {
+		return err
+	}
+	c, err := client.New(client.Options{Config: cfg, Patience: 3 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	resp, err := c.Node.GetNode(ctx, &dsecv1.GetNodeRequest{})
+	if connect.CodeOf(err) == connect.CodeUnauthenticated {
+		hc := edgeHTTP(d)
+		defer hc.CloseIdleConnections()
+		resp, err = dsecv1connect.NewNodeServiceClient(hc, edgeURL, patient(3*time.Second)).GetNode(ctx, &dsecv1.GetNodeRequest{})
+	}
+	if err == nil {
+		r.Node = &jsonNode{resp}
+	}
+	return err
 }
 
 func (r statusReport) print(cmd *cobra.Command, d stateDir) error {

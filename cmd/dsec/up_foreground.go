@@ -84,6 +84,9 @@ func upForeground(cmd *cobra.Command, f *upFlags, d stateDir) (err error) {
 		// Sandboxes of an earlier node stay: they are not to blame, and the next `dsec up` takes them over.
 		n.stopRoles(n.adopted)
 		cleanRun(d, n.adopted)
+		if n.adopted && old.Backend != "" { // what they ran with, not what does not start
+			_ = d.writeUp(old)
+		}
 		if ctx.Err() != nil {
 			return &exitError{code: 130}
 		}
@@ -96,9 +99,9 @@ func upForeground(cmd *cobra.Command, f *upFlags, d stateDir) (err error) {
 	n.changed(nil)
 	select {
 	case <-ctx.Done():
-		return n.down(cfg, false)
+		return n.down(false)
 	case <-keep:
-		return n.down(cfg, true)
+		return n.down(true)
 	}
 }
 
@@ -250,18 +253,26 @@ func stateHint(d stateDir) string {
 }
 
 // down stops the sandboxes (unless they are kept) and then the roles, and records what was removed.
-func (n *node) down(cfg client.Config, keep bool) error {
+func (n *node) down(keep bool) error {
 	if !n.json {
 		fmt.Fprintln(n.out, "dsec goes down")
 	}
 	r := downReport{KeptSandboxes: keep}
 	if !keep {
 		ctx, cancel := context.WithTimeout(context.Background(), sandboxGrace)
-		r.StoppedSandboxes, r.Problems = stopAllSandboxes(ctx, cfg)
+		r.StoppedSandboxes, r.Problems = stopAllSandboxes(ctx, n.d)
 		cancel()
 	}
-	r.StoppedRoles = n.stopRoles(keep)
-	r.Removed = cleanRun(n.d, keep)
+	live := keep || len(r.Problems) > 0
+	r.StoppedRoles = n.stopRoles(live)
+	if left := n.d.shells(); len(left) > 0 && !live {
+		live = true // their descriptors are gone with hold; the next down still sweeps them
+		r.Problems = append(r.Problems, fmt.Sprintf("%d sandboxes or shells are left", len(left)))
+	}
+	if len(r.Problems) > 0 {
+		r.Problems = append(r.Problems, fmt.Sprintf("what could not be stopped lives on: `dsec down%s` again, or `dsec up`, takes it over", stateHint(n.d)))
+	}
+	r.Removed = cleanRun(n.d, live)
 	_ = n.d.writeJSON("down.json", r)
 	if n.json {
 		_ = printJSON(n.out, r)
