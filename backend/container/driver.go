@@ -39,7 +39,6 @@ type Driver struct {
 	mounts    *mounts
 	spawner   *spawn.Client
 	watch     *linux.ExitWatch
-	initLog   *os.File
 	filter    *os.File // the system-call filter, as a file; every dsec-init reads it
 	profile   string   // AppArmor's, of all commands; "" where the host has none
 	freed     chan struct{}
@@ -72,10 +71,8 @@ func New(ctx context.Context, cfg Config) (_ *Driver, err error) {
 	if !linux.KernelAtLeast(6, 12) {
 		return nil, fmt.Errorf("container backend: %w: it needs Linux 6.12 or newer", sandbox.ErrUnsupported)
 	}
-	for _, dir := range []string{"run/mnt", "log"} {
-		if err := os.MkdirAll(filepath.Join(cfg.StateDir, dir), 0o700); err != nil {
-			return nil, err
-		}
+	if err := os.MkdirAll(filepath.Join(cfg.StateDir, "run/mnt"), 0o700); err != nil {
+		return nil, err
 	}
 	if d.boot, err = linux.BootID(); err != nil {
 		return nil, err
@@ -92,10 +89,6 @@ func New(ctx context.Context, cfg Config) (_ *Driver, err error) {
 	}
 	d.mounts = newMounts(cfg.Layers, cfg.Hold, d.space)
 	d.pool, err = pool.Open(ctx, pool.Config{Image: filepath.Join(cfg.StateDir, "pool.img"), Size: cfg.PoolBytes, Hold: cfg.Hold, Mounts: d.space})
-	if err != nil {
-		return nil, err
-	}
-	d.initLog, err = os.OpenFile(filepath.Join(cfg.StateDir, "log", "init.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -355,5 +348,5 @@ func (d *Driver) closeParts() {
 		}
 		d.space.Close()
 	}
-	closeAll([]*os.File{d.initLog, d.filter})
+	closeAll([]*os.File{d.filter})
 }

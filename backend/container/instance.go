@@ -77,6 +77,9 @@ func (i *instance) exited() {
 	}
 	i.ended = true
 	if !i.destroyed {
+		if said := i.d.lastWords(i.id); said != "" {
+			i.d.log.Warn("dsec-init of a sandbox ended", "id", i.id, "said", said)
+		}
 		i.end = sandbox.NewFailure(sandbox.KindInitKilled, "dsec-init of the sandbox was killed; all its processes ended with it")
 	}
 	close(i.done)

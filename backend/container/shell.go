@@ -52,6 +52,7 @@ func (d *Driver) prepare(ctx context.Context, net bool) (*shell, error) {
 	d.shells[sh.id] = true
 	d.mu.Unlock()
 	if err := d.build(ctx, sh); err != nil {
+		err = d.withWords(sh.id, err)
 		if rerr := d.removeParts(sh); rerr != nil {
 			d.log.Error("half-made shell is left for the next sweep", "id", sh.id, "err", rerr)
 			return nil, err // its slot stays taken
@@ -164,8 +165,13 @@ func (d *Driver) spawnInit(ctx context.Context, sh *shell, dir string) error {
 		return err
 	}
 	defer closeAll(tasks)
+	words, err := d.makeWords(sh.id)
+	if err != nil {
+		return err
+	}
+	defer words.Close()
 	req := &spawn.Request{
-		ID: string(sh.id), UIDBase: base(sh.slot), Cgroup: group, Log: d.initLog, Listen: l,
+		ID: string(sh.id), UIDBase: base(sh.slot), Cgroup: group, Log: words, Listen: l,
 		Args:  []string{"-stage", stageDir, "-group", "4"},
 		Files: []*os.File{leave},
 	}

@@ -9,7 +9,7 @@ func (d *Driver) watchShell(w *warm, sh *shell) error {
 			if !w.discard(sh) {
 				return // taken meanwhile: its owner sees the channel close
 			}
-			d.log.Warn("a ready shell ended by itself", "id", sh.id)
+			d.log.Warn("a ready shell ended by itself", "id", sh.id, "said", d.lastWords(sh.id))
 			slot := sh.slot
 			if err := d.removeParts(sh); err != nil {
 				d.log.Error("parts of a dead shell are left for the next sweep", "id", sh.id, "err", err)
