@@ -98,7 +98,8 @@ func (c *Config) defaults() error {
 }
 
 // maxCPUs is what a sandbox may ask for on any node: CPU is overcommitted, and a task's spec is not written for one
-// machine. What the node lacks is simply never used.
+// machine. What the node lacks is simply never used, so that only more than maxCPUs, or more than a larger node has,
+// is refused; memory, which would be missed, is bounded by the node's.
 const maxCPUs = 64
 
 func defaultLimits(d, m *sandbox.Limits, memory int64) {

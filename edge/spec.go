@@ -162,7 +162,11 @@ func checkLimits(l *dsecv1.Limits, d, most sandbox.Limits) (sandbox.Limits, erro
 			continue // the default
 		}
 		if f.asked < f.atLeast || f.asked > f.atMost {
-			return out, invalid("limits.%s is %d: want %d to %d on this node, or 0 for the default of %d", f.name, f.asked, f.atLeast, f.atMost, *f.to)
+			hint := ""
+			if f.name == "cpu_millis" { // more than the node has is allowed: see maxCPUs
+				hint = fmt.Sprintf("; it allows at most %g cores per sandbox", float64(f.atMost)/1000)
+			}
+			return out, invalid("limits.%s is %d: want %d to %d on this node, or 0 for the default of %d%s", f.name, f.asked, f.atLeast, f.atMost, *f.to, hint)
 		}
 		*f.to = f.asked
 	}

@@ -10,6 +10,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// maxCores keeps --cpus within what the API's type holds; what a node allows is less, and said by it.
+const maxCores = 1e6
+
 // specFlags are the flags of create and run that say what the sandbox is.
 type specFlags struct {
 	backend, image, base, workspace string
@@ -32,7 +35,7 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fl.StringVar(&f.workspace, "workspace", "", "workspace layer `NAME[@V]`")
 	fl.StringArrayVar(&f.toolkits, "toolkit", nil, "toolkit layer `NAME[@V]` (may be repeated, bottom to top)")
 	fl.StringVarP(&f.memory, "memory", "m", "", "memory limit, like 512m")
-	fl.Float64Var(&f.cpus, "cpus", 0, "CPU limit in cores, like 1.5")
+	fl.Float64Var(&f.cpus, "cpus", 0, "CPU limit in cores, like 1.5; more than the node has is never used")
 	fl.StringVar(&f.disk, "disk", "", "size of the writable layer, like 4g")
 	fl.StringVar(&f.shm, "shm", "", "size of /dev/shm")
 	fl.StringVar(&f.readRate, "read-rate", "", "bytes that may be read from disks in a second, like 50m (default: no limit)")
@@ -60,7 +63,7 @@ func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 	s := &dsecv1.SandboxSpec{
 		Backend:     dsecv1.Backend(backend),
 		Environment: &dsecv1.Environment{Image: f.image, Base: f.base, Workspace: f.workspace, Toolkits: f.toolkits},
-		Limits:      &dsecv1.Limits{Pids: f.pids, CpuMillis: int64(math.Round(f.cpus * 1000))},
+		Limits:      &dsecv1.Limits{Pids: f.pids},
 		User:        f.user, Workdir: f.workdir, Hostname: f.hostname, NoNewPrivileges: f.noNewPrivs,
 	}
 	if f.image == "" && f.base == "" && s.Backend != dsecv1.Backend_BACKEND_FAKE {
@@ -86,13 +89,14 @@ func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 		}
 		*size.to = n
 	}
-	for _, limit := range []struct {
-		name string
-		v    int64
-	}{{"cpus", s.Limits.CpuMillis}, {"pids", f.pids}} {
-		if cmd.Flags().Changed(limit.name) && limit.v <= 0 {
-			return nil, fmt.Errorf("--%s: must be above 0", limit.name)
+	if cmd.Flags().Changed("cpus") {
+		if !(f.cpus >= 0.001 && f.cpus <= maxCores) { // NaN fails too
+			return nil, fmt.Errorf("--cpus %v: want a number of cores above 0, like 1.5", f.cpus)
 		}
+		s.Limits.CpuMillis = int64(math.Round(f.cpus * 1000))
+	}
+	if cmd.Flags().Changed("pids") && f.pids <= 0 {
+		return nil, fmt.Errorf("--pids: must be above 0")
 	}
 	for _, d := range []struct {
 		name, text string
