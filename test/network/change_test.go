@@ -68,6 +68,26 @@ func testLive(t *testing.T, w *world, s *sites) {
 	b.talk(s.echo)
 }
 
+// testNamed: connections to the answers of a name, on a port that is not checked.
+func testNamed(t *testing.T, w *world, s *sites) {
+	w.inet.DNS.Host("echo.example", 60, s.echo.at)
+	b := w.box(t, "echo.example:7000/tcp")
+	defer b.stop()
+	b.reach("tcp "+addr(s.echo.at, "7000"), "denied") // not answered yet
+	b.sh("getent ahostsv4 echo.example")
+	b.reach("tcp "+addr(s.shared.V4[0], "7000"), "denied") // another's
+	b.talk(s.echo)
+	b.set("echo.example:7000/tcp", "pypi")
+	s.echo.goesOn(t)
+	b.reach("tcp "+addr(s.echo.at, "7000"), "open") // the answer holds under the new rules
+	b.set("echo.example:7001/udp")
+	if got := b.ended("/tmp/talk"); got != "reset" && got != "denied" {
+		t.Errorf("the connection that is forbidden ended with %q", got)
+	}
+	b.reach("udp "+addr(s.echo.at, "7001"), "true")
+	b.reach("tcp "+addr(s.echo.at, "7000"), "denied")
+}
+
 // testPaused: rules change while a sandbox is paused, and hold when it goes on.
 func testPaused(t *testing.T, w *world, s *sites) {
 	flow := s.echo.at.String() + ":7000/tcp"
@@ -96,9 +116,13 @@ func testPaused(t *testing.T, w *world, s *sites) {
 // testKilled: the edge is killed; allowed connections do not notice, and its successor knows the rules.
 func testKilled(t *testing.T, w *world, s *sites) {
 	flow := s.echo.at.String() + ":7000/tcp"
-	b, paused := w.box(t, flow), w.box(t, "open")
+	b, paused, named := w.box(t, flow), w.box(t, "open"), w.box(t, "killed.example:7000/tcp")
 	defer b.stop()
 	defer paused.stop()
+	defer named.stop()
+	w.inet.DNS.Host("killed.example", 60, s.echo.at)
+	named.sh("getent ahostsv4 killed.example")
+	named.talk(s.echo)
 	b.set(flow, "pypi")
 	b.talk(s.echo)
 	if _, err := w.Client.Sandboxes.PauseSandbox(t.Context(), &dsecv1.PauseSandboxRequest{SandboxId: paused.id}); err != nil {
@@ -124,6 +148,7 @@ func testKilled(t *testing.T, w *world, s *sites) {
 	if got := b.ended("/tmp/talk"); got != "reset" && got != "denied" {
 		t.Errorf("the connection that is forbidden ended with %q", got)
 	}
+	s.echo.goesOn(t) // by name: the other has ended
 	if n := paused.info().GetNetwork(); n.GetGenerationApplied() != 1 {
 		t.Errorf("the paused one: %v", n)
 	}

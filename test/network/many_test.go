@@ -2,12 +2,15 @@ package network
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/client"
+	"github.com/opendsec/dsec/internal/testkit"
 	"github.com/opendsec/dsec/policy/network/networktest"
 )
 
@@ -28,9 +31,9 @@ func TestMany(t *testing.T) {
 		slots := make(chan struct{}, 4)
 		for _, b := range boxes {
 			slots <- struct{}{}
+			allowed := b.info().GetNetwork().GetRules()[0].GetTarget() == "pypi"
 			wg.Go(func() {
 				defer func() { <-slots }()
-				allowed := b.info().GetNetwork().GetRules()[0].GetTarget() == "pypi"
 				got := b.try("reach self 4; reach https://pypi.org/")
 				own, page, _ := strings.Cut(got, "\n")
 				if allowed != strings.HasPrefix(page, "200 ") || !allowed && page != "name" {
@@ -70,6 +73,26 @@ func TestMany(t *testing.T) {
 		t.Error("nobody reached the site")
 	}
 	w.killEdge(t) // down finds an edge that has just been killed
+}
+
+// testSecond: a host has one network for sandboxes. A second node that wants one is refused, and harms nothing.
+func testSecond(t *testing.T, w *world, s *sites) {
+	b := w.box(t, s.echo.at.String()+":7000/tcp", "pypi")
+	defer b.stop()
+	b.talk(s.echo)
+	state := filepath.Join(filepath.Dir(w.state), "t")
+	_, err := testkit.StartNode(t.Context(), filepath.Join(os.Getenv(binEnv), "dsec"), state, "--opt", "network=on", "--opt", "resolver=192.0.2.1", "--opt", "warm=1", "--opt", "pool=1g")
+	if err == nil || !strings.Contains(err.Error(), "dsec-up already") {
+		t.Errorf("a second node: %v", err)
+	}
+	if _, err := w.Run(t.Context(), "down", "--state", state); err != nil {
+		t.Error(err)
+	}
+	if left, err := testkit.Leftovers(state); err != nil || len(left) > 0 {
+		t.Errorf("the second node left %q, %v", left, err)
+	}
+	s.echo.goesOn(t)
+	b.reach("https://pypi.org/", "200 site=pypi.org host=pypi.org")
 }
 
 // try runs a shell's line and returns what it printed; errors are part of it. For goroutines, which must not end a test.

@@ -24,7 +24,7 @@ func TestNetwork(t *testing.T) {
 		{"Allowed", testAllowed}, {"Closed", testClosed}, {"Shared", testShared}, {"Six", testSix}, {"Open", testOpen},
 		{"Without", testWithout}, {"Forged", testForged}, {"Nested", testNested}, {"Ports", testPorts},
 		{"Live", testLive}, {"Paused", testPaused}, {"GivenUp", testGivenUp}, {"Events", testEvents},
-		{"Clients", testClients}, {"Killed", testKilled},
+		{"Named", testNamed}, {"Clients", testClients}, {"Killed", testKilled}, {"Second", testSecond},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, w, s) })
 	}
@@ -188,6 +188,8 @@ func testShared(t *testing.T, w *world, s *sites) {
 	for _, a := range s.shared.Addrs() {
 		b.reach("sni "+a.String()+" shared.example", "site=shared.example host=shared.example")
 		b.reach("sni "+a.String()+" tenant.example", "tls TLSV1_ALERT_ACCESS_DENIED")
+		b.reach("host "+a.String()+" shared.example", "HTTP/1.1 200 OK")
+		b.reach("host "+a.String()+" tenant.example", "HTTP/1.1 403 Forbidden")
 	}
 	if len(s.tenant.Requests()) != 0 {
 		t.Error("the other tenant was reached")

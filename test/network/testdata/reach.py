@@ -5,6 +5,7 @@
     reach tcp ADDRESS PORT     a connection
     reach udp ADDRESS PORT     a datagram that is to be answered
     reach sni ADDRESS NAME     a page by TLS at an address, under a name
+    reach host ADDRESS NAME    the status of a page by HTTP at an address, under a name
     reach talk ADDRESS PORT    bytes back and forth until it ends, and then why
     reach stream URL           a page without an end, until it ends, and then why
     reach self 4|6             the sandbox's own address
@@ -70,6 +71,12 @@ def sni(address, name):
     with tls().wrap_socket(raw, server_hostname=name) as s:
         s.sendall(f"GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
         return s.makefile("rb").read().decode().split("\r\n\r\n", 1)[1].strip()
+
+
+def host(address, name):
+    s = socket.create_connection((address, 80), WAIT)
+    s.sendall(f"GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode())
+    return s.makefile("rb").readline().decode().strip()
 
 
 def talk(address, port):
@@ -141,7 +148,7 @@ def forge(address, port):
 
 try:
     verb, rest = sys.argv[1], sys.argv[2:]
-    f = {"tcp": tcp, "udp": udp, "sni": sni, "talk": talk, "stream": stream, "self": own, "forge": forge}.get(verb)
+    f = {"tcp": tcp, "udp": udp, "sni": sni, "host": host, "talk": talk, "stream": stream, "self": own, "forge": forge}.get(verb)
     print(f(*rest) if f else page(verb))
 except Exception as e:
     print(word(e))
