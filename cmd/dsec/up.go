@@ -53,6 +53,9 @@ sandboxes at once, parallel = shells being made at once, init = path of dsec-ini
 			if err := requireOpt(f.opts); err != nil {
 				return err
 			}
+			if err := checkPlace(f.state, f.backend); err != nil {
+				return err
+			}
 			d, err := openStateDir(f.state)
 			if err != nil {
 				return err
