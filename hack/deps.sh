@@ -12,6 +12,7 @@ have() { command -v "$1" >/dev/null 2>&1 || [ -x "/sbin/$1" ] || [ -x "/usr/sbin
 have mmdebstrap   || need+=(mmdebstrap)
 have mkfs.btrfs   || need+=(btrfs-progs)
 have fsck.erofs   || need+=(erofs-utils)
+have nft          || need+=(nftables)
 have git          || need+=(git)
 have python3      || need+=(python3 python3-venv)
 have curl         || need+=(curl)

@@ -11,7 +11,9 @@ import (
 )
 
 // All features, in the order in which they are shown.
-func All() []Feature {
+func All() []Feature { return append(general(), Network()...) }
+
+func general() []Feature {
 	return []Feature{
 		{"Linux 6.12", "6.12", Required, "too old for the container backend", kernel},
 		{"root", "", Required, "namespaces, mounts and control groups cannot be made", root},
@@ -30,8 +32,8 @@ func All() []Feature {
 		{"AppArmor", "package apparmor", Wanted, "one layer of confinement fewer against root inside", apparmor},
 		{"Landlock", "5.13", Wanted, "one layer of confinement fewer", landlock},
 		{"I/O pressure (PSI)", "4.20", Wanted, "pressure is guessed from usage", file("/proc/pressure/memory")},
-		{"fs.file-max of 20,000 and more", "", Wanted, "fewer sandboxes at once", nofile},
-		{"eBPF", "5.8", Later, "network rules fall back to nftables", bpf},
+		{"RLIMIT_NOFILE of 20,000 and more", "", Wanted, "fewer sandboxes at once", nofile},
+		{"types of the kernel for eBPF (BTF)", "5.4", Later, "eBPF programs fit one kernel only", bpf},
 		{"FUSE", "6.9 with resend", Later, "layers cannot be read on demand", device("/dev/fuse")},
 		{"KVM", "", Later, "VMs run emulated: ten times slower and more", kvm},
 		{"QEMU", "package qemu-system-x86", Later, "no VMs", tool("qemu-system-x86_64")},

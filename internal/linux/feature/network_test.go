@@ -19,3 +19,16 @@ func TestNetworkFeatures(t *testing.T) {
 		}
 	}
 }
+
+// TestNetworkIsShown: what networks need is in the list that people see, under names of its own.
+func TestNetworkIsShown(t *testing.T) {
+	seen := map[string]int{}
+	for _, f := range All() {
+		seen[f.Name]++
+	}
+	for _, f := range Network() {
+		if seen[f.Name] != 1 {
+			t.Errorf("%s: shown %d times", f.Name, seen[f.Name])
+		}
+	}
+}
