@@ -135,7 +135,7 @@ func createFailure(ctx context.Context, err error) error {
 		return fmt.Errorf("%w: %w", sandbox.NewFailure(sandbox.KindImageUnavailable, "%v", err), err)
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.As(err, &w) && w.Code == wire.CodeNoUser:
+	case errors.As(err, &w) && (w.Code == wire.CodeNoUser || w.Code == wire.CodeInvalid):
 		return fmt.Errorf("%w: %s", sandbox.ErrInvalid, w.Message)
 	}
 	return sandbox.NewFailure(sandbox.KindInternal, "create container: %v", err)

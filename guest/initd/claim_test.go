@@ -1,6 +1,7 @@
 package initd_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -28,8 +29,9 @@ func TestHostileImages(t *testing.T) {
 			c := s.Open()
 			ctx, cancel := guesttest.Context(t)
 			defer cancel()
-			if err := c.Claim(ctx, &wire.Claim{}, root); err == nil {
-				t.Error("claimed")
+			var e *wire.Error
+			if err := c.Claim(ctx, &wire.Claim{}, root); !errors.As(err, &e) || e.Code != wire.CodeInvalid {
+				t.Errorf("claim = %v, want one that is refused as invalid", err)
 			}
 		})
 	}

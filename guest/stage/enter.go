@@ -4,6 +4,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/opendsec/dsec/guest/wire"
 )
 
 // Enter makes the detached mount root the root directory and the prepared mounts part of it. It consumes no
@@ -16,7 +18,11 @@ func (s *Stage) Enter(root int, hostname string, shm int64) error {
 		return wrap("enter root", err)
 	}
 	for _, d := range []string{"proc", "sys", "dev"} {
-		if err := place(d); err != nil {
+		err := place(d)
+		if err == unix.ENOTDIR || err == unix.ELOOP { // not the platform's doing
+			return &wire.Error{Code: wire.CodeInvalid, Message: "/" + d + " is not a directory in the environment: leave it out of its layers"}
+		}
+		if err != nil {
 			return wrap("place /"+d, err)
 		}
 	}

@@ -316,15 +316,18 @@ func TestUploadRefused(t *testing.T) {
 		body  []byte
 		want  string
 	}{
-		"kind":      {"kind=root&name=a", nil, "invalid_argument"},
-		"no name":   {"kind=base", nil, "invalid_argument"},
-		"bad name":  {"kind=base&name=" + url.QueryEscape("a b"), nil, "invalid_argument"},
-		"format":    {"kind=base&name=a&format=zip", nil, "invalid_argument"},
-		"prefix":    {"kind=base&name=a&prefix=../x", escape, "invalid_argument"},
-		"escape":    {"kind=base&name=a", escape, "invalid_argument"},
-		"empty":     {"kind=base&name=a", nil, "invalid_argument"},
-		"too large": {"kind=base&name=a", big, "resource_exhausted"},
-		"no image":  {"kind=base&name=a&format=oci", escape, "invalid_argument"},
+		"kind":       {"kind=root&name=a", nil, "invalid_argument"},
+		"no name":    {"kind=base", nil, "invalid_argument"},
+		"bad name":   {"kind=base&name=" + url.QueryEscape("a b"), nil, "invalid_argument"},
+		"format":     {"kind=base&name=a&format=zip", nil, "invalid_argument"},
+		"prefix":     {"kind=base&name=a&prefix=../x", escape, "invalid_argument"},
+		"escape":     {"kind=base&name=a", escape, "invalid_argument"},
+		"empty":      {"kind=base&name=a", nil, "invalid_argument"},
+		"proc link":  {"kind=workspace&name=a", layertest.Tar(t, layertest.Entry{Name: "proc", Link: "/etc"}), "invalid_argument"},
+		"etc file":   {"kind=base&name=a", layertest.Tar(t, layertest.Entry{Name: "etc", Body: "x"}), "invalid_argument"},
+		"dev prefix": {"kind=toolkit&name=a&prefix=/x", layertest.Tar(t, layertest.Entry{Name: "dev", Body: "x"}), ""},
+		"too large":  {"kind=base&name=a", big, "resource_exhausted"},
+		"no image":   {"kind=base&name=a&format=oci", escape, "invalid_argument"},
 	} {
 		_, lines := s.put(c.query, bytes.NewReader(c.body))
 		if e := lines[len(lines)-1].GetError(); e.GetCode() != c.want {

@@ -177,6 +177,9 @@ func (s *service) make(ctx context.Context, j *job, p oci.Progress) (*dsecv1.Lay
 	if err != nil {
 		return nil, false, err
 	}
+	if err := b.CheckMountPoints(); err != nil {
+		return nil, false, err
+	}
 	r, err := b.Finish(ctx, config)
 	if err != nil {
 		return nil, false, err
