@@ -86,7 +86,7 @@ func notSent(err error) bool {
 
 // backoff waits longer and longer, up to a deadline.
 type backoff struct {
-	until time.Time
+	since time.Time // of the last progress
 	pause time.Duration
 	c     *Client
 }
@@ -103,17 +103,19 @@ func (c *Client) backoff() *backoff {
 }
 
 // progress starts the patience anew.
-func (b *backoff) progress() {
-	patience := b.c.o.Patience
-	if !b.c.reached.Load() {
-		patience = b.c.o.FirstContact
+func (b *backoff) progress() { b.since, b.pause = time.Now(), firstPause }
+
+// until is when patience ends: sooner for a service that has never answered, and it may answer meanwhile.
+func (b *backoff) until() time.Time {
+	if b.c.reached.Load() {
+		return b.since.Add(b.c.o.Patience)
 	}
-	b.until, b.pause = time.Now().Add(patience), firstPause
+	return b.since.Add(b.c.o.FirstContact)
 }
 
 // wait pauses; false when patience or ctx has run out.
 func (b *backoff) wait(ctx context.Context) bool {
-	if time.Now().Add(b.pause).After(b.until) {
+	if time.Now().Add(b.pause).After(b.until()) {
 		return false
 	}
 	t := time.NewTimer(b.pause/2 + rand.N(b.pause))
