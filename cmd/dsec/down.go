@@ -197,7 +197,7 @@ func endLeftovers(ctx context.Context, d stateDir, keep bool) (r downReport, err
 // cleanRun removes what is of no use without the processes. While sandboxes live on, what holds their descriptors stays,
 // and what tells how to start a node that takes them over.
 func cleanRun(d stateDir, keepHold bool) []string {
-	paths := []string{d.path("run", "engine.sock-peer")}
+	paths := []string{d.upSocket(), d.path("run", "engine.sock-peer")}
 	for _, role := range servedRoles {
 		paths = append(paths, d.socket(role), d.path("run", role+".lock"))
 	}

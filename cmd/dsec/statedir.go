@@ -20,7 +20,7 @@ import (
 //
 //	client.json          URL and key (0600)
 //	lock                 held by `dsec up`, with its pid
-//	run/up.json          what runs (upState)
+//	run/up.json          what runs (upState); run/up.sock says it, too
 //	run/ROLE.lock        held by each role, with its pid
 //	run/*.sock           sockets of the roles
 //	log/ROLE.log, log/up.log

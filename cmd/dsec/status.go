@@ -60,7 +60,7 @@ func readStatus(ctx context.Context, d stateDir) statusReport {
 		return statusReport{Problem: fmt.Sprintf("no node runs on %s: start one with `dsec up --detach%s`", d, stateHint(d))}
 	}
 	r := statusReport{Running: true}
-	up, err := d.readUp()
+	up, err := d.askUp()
 	if err != nil {
 		r.Problem = fmt.Sprintf("the node (process %d) is starting", pid)
 		return r

@@ -76,6 +76,11 @@ func upForeground(cmd *cobra.Command, f *upFlags, d stateDir) (err error) {
 	defer ports.Close()
 	n.state = upState{PID: os.Getpid(), Started: time.Now(), Version: buildVersion(), Backend: f.backend, Opts: f.opts,
 		URL: "http://" + api.Addr().String(), PortsURL: "http://" + ports.Addr().String()}
+	stopStatus, err := n.serveStatus()
+	if err != nil {
+		return err
+	}
+	defer stopStatus() // removes the socket
 	if err := n.start(api, ports); err != nil {
 		return err
 	}
