@@ -200,7 +200,7 @@ func (l *launch) verdict() *wire.Error {
 	if step, err := s.Failed(); step >= 0 {
 		switch {
 		case step == 0 && err == unix.EAGAIN:
-			return &wire.Error{Code: wire.CodeExhausted, Message: "the sandbox's limit of processes is reached"}
+			return &wire.Error{Code: wire.CodeExhausted, Message: "the sandbox's limit of processes is reached, or that of all sandboxes of the node"}
 		case step == 0 && err == unix.ENOMEM:
 			return &wire.Error{Code: wire.CodeExhausted, Message: "no memory to start one more process"}
 		case step == 0:

@@ -131,6 +131,39 @@ func TestSandbox(t *testing.T) {
 	}
 }
 
+// TestAllTogether: what all sandboxes may have leaves process ids to the node, and holds for each of them.
+func TestAllTogether(t *testing.T) {
+	tree := newTree(t)
+	s := tree.Sandbox("one")
+	if err := s.Make(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Kill(); _ = s.WaitEmpty(10 * time.Second); _ = s.Remove() })
+	if err := s.SetLimits(sandbox.Limits{MemoryBytes: 64 << 20, CPUMillis: 1000, Pids: 100}); err != nil {
+		t.Fatal(err)
+	}
+	all := tree.v2
+	group := s.dir + "/work"
+	if !tree.pure() {
+		all = tree.v1["pids"]
+		group = filepath.Dir(s.v1("pids", "pids.max"))
+	}
+	most, err := readInt(all + "/pids.max")
+	machine, merr := readInt("/proc/sys/kernel/pid_max")
+	if err != nil || merr != nil || most < 1 || most > machine-machine/5 {
+		t.Fatalf("all sandboxes may have %d of %d process ids (%v, %v)", most, machine, err, merr)
+	}
+	// With room for two in all, a shell and its child, the grandchild is refused whatever the sandbox may have.
+	if err := write(all+"/pids.max", "2"); err != nil {
+		t.Fatal(err)
+	}
+	script := "echo $$ >" + group + "/cgroup.procs && (sleep 0; echo started); true"
+	out, _ := exec.Command("sh", "-c", script).CombinedOutput()
+	if !strings.Contains(strings.ToLower(string(out)), "fork") {
+		t.Errorf("a process too many was started: %s", out)
+	}
+}
+
 // TestRoom: on a pure v2 host a command is refused where the limit of processes is reached.
 func TestRoom(t *testing.T) {
 	tree := newTree(t)

@@ -103,7 +103,8 @@ func Detect(name string) (Layout, error) {
 	return l, nil
 }
 
-// Open makes the tree's directories and, on a pure v2 host, turns its controllers on.
+// Open makes the tree's directories, bounds the processes of all sandboxes together and, on a pure v2 host, turns its
+// controllers on.
 func Open(l Layout) (*Tree, error) {
 	t := &Tree{v2: l.V2, v1: l.V1}
 	for _, d := range t.roots() {
@@ -118,7 +119,7 @@ func Open(l Layout) (*Tree, error) {
 			}
 		}
 	}
-	return t, nil
+	return t, t.limitPids()
 }
 
 // pure tells whether all controllers are v2's.

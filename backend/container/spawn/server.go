@@ -34,6 +34,11 @@ const IDRange = 65536
 const cloneFlags = syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWNET |
 	syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC
 
+// oomScore is what dsec-init starts with and every command inherits: where the whole machine runs out of memory, the
+// kernel takes sandboxes before the platform's own processes. Set by a process with CAP_SYS_RESOURCE, it cannot be
+// lowered inside; without, not below the platform's own 0.
+const oomScore = "500"
+
 // server is what the spawner keeps.
 type server struct {
 	cloner *nursery.Cloner
@@ -128,7 +133,13 @@ func (s *server) start(msg string, files []*os.File) (int, *os.File, error) {
 	if err != nil {
 		return 0, nil, fmt.Errorf("clone %s: %w", f[0], err)
 	}
-	return pid, os.NewFile(uintptr(pidfd), "pidfd"), nil
+	child := os.NewFile(uintptr(pidfd), "pidfd")
+	if err := linux.WritePlain("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", oomScore); err != nil {
+		_ = linux.SignalPID(child, int(syscall.SIGKILL))
+		child.Close()
+		return 0, nil, fmt.Errorf("let %s be killed before the node: %w", f[0], err)
+	}
+	return pid, child, nil
 }
 
 // reap collects ended children; who wants to know holds their pidfds.
