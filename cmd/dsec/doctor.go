@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -10,6 +11,9 @@ import (
 	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/spf13/cobra"
 )
+
+// minFiles is the fs.file-max from which a sandbox's memory bounds its open files first.
+const minFiles = 100_000_000
 
 // minPIDs is the pid_max below which it, and not memory, bounds the number of sandboxes: each takes about eight.
 const minPIDs = 100000
@@ -27,7 +31,7 @@ or the node of the state directory was started with (dsec up --require), counts 
 			if err != nil {
 				return &exitError{2, fmt.Errorf("--require: %w", err)}
 			}
-			all := append(feature.Probe(), cgroupMode(), pidMax())
+			all := append(feature.Probe(), cgroupMode(), pidMax(), fileMax())
 			feature.Demand(all, demanded)
 			unfit := 0
 			for _, r := range all {
@@ -113,14 +117,29 @@ func cgroupMode() feature.Result {
 }
 
 func pidMax() feature.Result {
-	r := feature.Result{Name: "kernel.pid_max", Level: feature.Wanted}
-	b, err := os.ReadFile("/proc/sys/kernel/pid_max")
-	n, perr := strconv.Atoi(strings.TrimSpace(string(b)))
-	if r.Detail = strings.TrimSpace(string(b)); err != nil || perr != nil {
-		r.Detail = "unreadable"
-	}
+	r, n := sysctl("kernel/pid_max")
 	if r.Have = n >= minPIDs; !r.Have {
 		r.Lost = fmt.Sprintf("about %d sandboxes at once (sysctl kernel.pid_max=%d)", n/8, 4194304)
 	}
 	return r
+}
+
+func fileMax() feature.Result {
+	r, n := sysctl("fs/file-max")
+	if r.Have = n >= minFiles; !r.Have {
+		r.Lost = fmt.Sprintf("one sandbox may open all files that the machine allows, and others then none (sysctl fs.file-max=%d)", math.MaxInt64)
+	}
+	return r
+}
+
+// sysctl reads a number below /proc/sys; 0 when it cannot be read.
+func sysctl(name string) (feature.Result, int64) {
+	r := feature.Result{Name: strings.ReplaceAll(name, "/", "."), Level: feature.Wanted, Detail: "unreadable"}
+	b, err := os.ReadFile("/proc/sys/" + name)
+	if err != nil {
+		return r, 0
+	}
+	r.Detail = strings.TrimSpace(string(b))
+	n, _ := strconv.ParseInt(r.Detail, 10, 64)
+	return r, n
 }
