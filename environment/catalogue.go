@@ -146,8 +146,8 @@ func (c *Catalogue) List(ctx context.Context, kind dsecv1.LayerKind, name string
 	return out, nil
 }
 
-// Delete forgets one version of a name, or all when version is empty. The layers stay in their store, and
-// sandboxes that run keep them. Errors: sandbox.ErrNotFound, ErrInvalid.
+// Delete forgets one version of a name, or all when version is empty. What no version is made of any more is found by
+// Collect; sandboxes that run keep it. Errors: sandbox.ErrNotFound, ErrInvalid.
 func (c *Catalogue) Delete(ctx context.Context, kind dsecv1.LayerKind, name, version string) ([]*dsecv1.Layer, error) {
 	kind, err := checkKind(kind)
 	if err != nil {
@@ -175,12 +175,19 @@ func (c *Catalogue) Delete(ctx context.Context, kind dsecv1.LayerKind, name, ver
 		if len(gone) == 0 {
 			return nil, false, c.unknown(ctx, kind, name, version, r)
 		}
+		if err := c.bury(ctx, gone); err != nil { // before: nothing is forgotten that no Collect would find
+			return nil, false, err
+		}
 		r.Versions = left // Last stays: a version is never given twice
 		b, err := r.encode()
 		return b, false, err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("delete: %w", err)
+	}
+	// Once more: a Collect that saw the version still named has taken the note away.
+	if err := c.bury(ctx, gone); err != nil {
+		return gone, fmt.Errorf("delete: %w", err)
 	}
 	for _, l := range gone {
 		for _, key := range indexKeys(l) {

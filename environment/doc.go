@@ -8,5 +8,5 @@
 //
 // The catalogue lies in a [KV]: etcd, or memory for tests. Every name is one key, changed by compare and swap,
 // so that any number of publishers agree. Layers themselves lie in a layer.Store; the catalogue holds no
-// content and deletes none.
+// content, and tells what no name is left for ([Catalogue.Collect]).
 package environment

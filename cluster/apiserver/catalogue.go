@@ -18,4 +18,6 @@ type Catalogue interface {
 	List(ctx context.Context, kind dsecv1.LayerKind, name string) ([]*dsecv1.Layer, error)
 	// Delete forgets one version, or all when version is empty. Error: ErrNotFound.
 	Delete(ctx context.Context, kind dsecv1.LayerKind, name, version string) ([]*dsecv1.Layer, error)
+	// Collect calls remove for the layers that lost their last name, until it succeeds.
+	Collect(ctx context.Context, remove func(ctx context.Context, digest string) error) error
 }

@@ -81,6 +81,10 @@ func (l layerService) DeleteLayer(ctx context.Context, r *dsecv1.DeleteLayerRequ
 	if err != nil {
 		return nil, connectError(err)
 	}
+	select {
+	case l.s.deleted <- struct{}{}:
+	default: // it will look anyway
+	}
 	l.s.o.Log.Info("layer deleted", "kind", r.GetKind(), "name", r.GetName(), "version", r.GetVersion(), "count", len(gone), "by", keyOf(ctx).ID)
 	return &dsecv1.DeleteLayerResponse{Deleted: gone}, nil
 }
@@ -121,6 +125,11 @@ var errNoLayer = errors.New("the import ended without a layer")
 
 // publish enters an imported layer into the catalogue.
 func (s *Server) publish(ctx context.Context, imported *dsecv1.ImportLayerResponse) (*dsecv1.ImportLayerResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	if err := s.importer.keep(ctx, imported.GetLayer().GetDigest()); err != nil {
+		return nil, fmt.Errorf("publish layer %s: %w", imported.GetLayer().GetName(), err)
+	}
 	layer, reused, err := s.o.Catalogue.Publish(ctx, imported.GetLayer())
 	if err != nil {
 		return nil, fmt.Errorf("publish layer %s: %w", imported.GetLayer().GetName(), err)

@@ -47,6 +47,7 @@ type Server struct {
 	errors   *connect.ErrorWriter
 	metrics  *metrics
 	slots    chan struct{}
+	deleted  chan struct{} // a layer has lost a name
 }
 
 // New makes a Server. Error: ErrInvalid.
@@ -54,7 +55,7 @@ func New(o Options) (*Server, error) {
 	if o.MaxInFlight == 0 {
 		o.MaxInFlight = 20000
 	}
-	s := &Server{o: o, errors: connect.NewErrorWriter(), metrics: newMetrics(), slots: make(chan struct{}, o.MaxInFlight)}
+	s := &Server{o: o, errors: connect.NewErrorWriter(), metrics: newMetrics(), slots: make(chan struct{}, o.MaxInFlight), deleted: make(chan struct{}, 1)}
 	var err error
 	if s.edges, err = NewEdges(o.Edges); err != nil {
 		return nil, err
@@ -76,6 +77,9 @@ func (s *Server) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.edges.Run(ctx) })
 	wg.Go(func() { s.o.Keys.Run(ctx) })
+	if s.importer != nil {
+		wg.Go(func() { s.collect(ctx) })
+	}
 	wg.Wait()
 }
 

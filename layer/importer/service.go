@@ -29,6 +29,7 @@ type Options struct {
 	Queue    int           // waiting for their turn; 0 = 32
 	Timeout  time.Duration // of one import, the wait included; 0 = 2 hours
 	Stall    time.Duration // how long an upload may stand still; 0 = 2 minutes
+	Grace    time.Duration // how long what was imported is kept until a catalogue names it; 0 = 1 minute
 	Registry oci.RegistryOptions
 	Now      func() time.Time // nil = time.Now
 }
@@ -53,6 +54,9 @@ func (o Options) orDefault() Options {
 	if o.Stall == 0 {
 		o.Stall = 2 * time.Minute
 	}
+	if o.Grace == 0 {
+		o.Grace = time.Minute
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -66,16 +70,20 @@ type service struct {
 	o      Options
 	slots  chan struct{} // one for each import at work
 	queued chan struct{} // one for each that is accepted
+	keeper *keeper
 }
 
-// New returns the handler of the service: Connect's LayerService (ImportLayer alone) and PUT /v1/layers.
+// New returns the handler of the service: Connect's LayerService (ImportLayer alone), PUT /v1/layers, and for the
+// catalogue's owner DELETE /v1/layers/{digest} and POST /v1/layers/{digest}/keep.
 func New(store layer.FileStore, o Options) http.Handler {
 	o = o.orDefault()
-	s := &service{store: store, o: o, slots: make(chan struct{}, o.Imports), queued: make(chan struct{}, o.Imports+o.Queue)}
+	s := &service{store: store, o: o, slots: make(chan struct{}, o.Imports), queued: make(chan struct{}, o.Imports+o.Queue), keeper: newKeeper(o.Grace)}
 	mux := http.NewServeMux()
 	path, rpc := dsecv1connect.NewLayerServiceHandler(s)
 	mux.Handle(path, rpc)
 	mux.HandleFunc("PUT /v1/layers", s.upload)
+	mux.HandleFunc("DELETE /v1/layers/{digest}", s.remove)
+	mux.HandleFunc("POST /v1/layers/{digest}/keep", s.keep)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// A client that does not read must not hold an import for ever.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(o.Timeout + time.Minute))
@@ -189,9 +197,8 @@ func (s *service) make(ctx context.Context, j *job, p oci.Progress) (*dsecv1.Lay
 	}
 	size := r.Manifest.Meta.Size + r.Manifest.Data.Size
 	p("publish", 0, size)
-	_, err = s.store.Get(ctx, r.Digest)
-	reused := err == nil
-	if _, err := s.store.PutFiles(ctx, r.Manifest, r.MetaPath, r.DataPath); err != nil {
+	reused, err := s.put(ctx, r)
+	if err != nil {
 		return nil, false, err
 	}
 	p("publish", size, size)
@@ -200,4 +207,17 @@ func (s *service) make(ctx context.Context, j *job, p oci.Progress) (*dsecv1.Lay
 		Files: r.Manifest.Files, CreatedAt: timestamppb.New(s.o.Now()), Source: j.source,
 		Config: &dsecv1.ImageConfig{Env: config.Env, User: config.User, Workdir: config.Workdir, Entrypoint: config.Entrypoint, Cmd: config.Cmd},
 	}, reused, nil
+}
+
+// put publishes the files, or finds that they are there; either way the layer is kept for a while.
+func (s *service) put(ctx context.Context, r *tree.Result) (reused bool, err error) {
+	s.keeper.publishing.RLock()
+	defer s.keeper.publishing.RUnlock()
+	_, err = s.store.Get(ctx, r.Digest)
+	reused = err == nil
+	if _, err := s.store.PutFiles(ctx, r.Manifest, r.MetaPath, r.DataPath); err != nil {
+		return false, err
+	}
+	s.keeper.keep(r.Digest)
+	return reused, nil
 }
