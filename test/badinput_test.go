@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/client"
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox/sandboxtest"
 	"google.golang.org/protobuf/proto"
 )
@@ -327,11 +328,15 @@ func (n *node) afterTheEnd(t *testing.T) {
 
 // TestNodeIsFull: a node without room for one more sandbox refuses it before anything is made.
 func TestNodeIsFull(t *testing.T) {
-	n := startNode(t, "--opt", "min-free=900g")
+	total, err := linux.TotalMemory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := startNode(t, "--opt", fmt.Sprintf("min-free=%d", total-1<<20)) // the kernel and this test use more
 	create := []string{"create", "--base", base, "--memory", "64m"}
 	n.refused(t, 1, []string{"resource exhausted", "of memory available", "another node"}, create...)
 	n.refused(t, 125, []string{"of memory available"}, "run", "--base", base, "--", "true")
-	_, err := n.Client.Create(t.Context(), &dsecv1.CreateSandboxRequest{Spec: spec(), Count: 3})
+	_, err = n.Client.Create(t.Context(), &dsecv1.CreateSandboxRequest{Spec: spec(), Count: 3})
 	sandboxtest.WantCode(t, err, connect.CodeResourceExhausted, "memory")
 	if made := n.everything(t); made != 0 {
 		t.Errorf("%d sandboxes were made", made)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/opendsec/dsec/backend/container"
+	"github.com/opendsec/dsec/backend/container/pool"
 	"github.com/opendsec/dsec/edge/record"
 	"github.com/opendsec/dsec/internal/hold"
 	"github.com/opendsec/dsec/layer/store/posix"
@@ -17,6 +18,7 @@ import (
 func init() {
 	drivers[sandbox.BackendContainer] = startContainer
 	driverOptions[sandbox.BackendContainer] = []string{"warm", "max", "parallel", "pool", "init"}
+	driverChecks[sandbox.BackendContainer] = func(opts map[string]string) error { return containerOpts(opts, &container.Config{}) }
 }
 
 // layerStore is where a node of its own keeps layers.
@@ -31,20 +33,11 @@ func startContainer(ctx context.Context, c driverConfig) (sandbox.Backend, error
 	}
 	cfg := container.Config{
 		StateDir: string(c.state), Edge: c.edge, Layers: posix.NewNode(store),
-		Hold: hold.NewClient(c.state.socket(holdRole)), Log: c.log, InitBinary: c.opts["init"],
+		Hold: hold.NewClient(c.state.socket(holdRole)), Log: c.log,
 		FirstGroup: record.CommandID(1), Network: c.net,
 	}
-	for name, to := range map[string]*int{"warm": &cfg.Warm, "max": &cfg.MaxShells, "parallel": &cfg.Parallel} {
-		if v := c.opts[name]; v != "" {
-			if *to, err = strconv.Atoi(v); err != nil || *to < 1 {
-				return nil, fmt.Errorf("--opt %s=%s: %w: want a number above 0", name, v, sandbox.ErrInvalid)
-			}
-		}
-	}
-	if v := c.opts["pool"]; v != "" {
-		if cfg.PoolBytes, err = parseSize(v); err != nil {
-			return nil, fmt.Errorf("--opt pool=%s: %w", v, err)
-		}
+	if err := containerOpts(c.opts, &cfg); err != nil {
+		return nil, err
 	}
 	if cfg.InitBinary == "" {
 		if cfg.InitBinary, err = findInit(); err != nil {
@@ -52,6 +45,35 @@ func startContainer(ctx context.Context, c driverConfig) (sandbox.Backend, error
 		}
 	}
 	return container.New(ctx, cfg)
+}
+
+// containerOpts reads the options of containers.
+func containerOpts(opts map[string]string, cfg *container.Config) (err error) {
+	for _, o := range []struct {
+		name string
+		to   *int
+	}{{"warm", &cfg.Warm}, {"max", &cfg.MaxShells}, {"parallel", &cfg.Parallel}} {
+		if v := opts[o.name]; v != "" {
+			if *o.to, err = strconv.Atoi(v); err != nil || *o.to < 1 {
+				return fmt.Errorf("--opt %s=%s: %w: want a number above 0", o.name, v, sandbox.ErrInvalid)
+			}
+		}
+	}
+	if v := opts["pool"]; v != "" {
+		if cfg.PoolBytes, err = parseSize(v); err != nil {
+			return fmt.Errorf("--opt pool: %w: %w", sandbox.ErrInvalid, err)
+		}
+		if cfg.PoolBytes < pool.MinSize {
+			return fmt.Errorf("--opt pool=%s: %w: want at least %dm", v, sandbox.ErrInvalid, pool.MinSize>>20)
+		}
+	}
+	if v := opts["init"]; v != "" {
+		if st, err := os.Stat(v); err != nil || !st.Mode().IsRegular() {
+			return fmt.Errorf("--opt init=%s: %w: no such file: want the path of dsec-init", v, sandbox.ErrNotFound)
+		}
+		cfg.InitBinary = v
+	}
+	return nil
 }
 
 // findInit looks for dsec-init where it is installed: beside this program, or in its library directory.

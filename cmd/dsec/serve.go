@@ -109,13 +109,16 @@ func waitLock(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// edgeOptions are what --opt may name for any driver; driverOptions those of one driver.
+// edgeOptions are what --opt may name for any driver; driverOptions those of one driver, and driverChecks what says
+// whether their values can be meant.
 var (
 	edgeOptions   = []string{"min-free", "require", "network", "resolver", "services"}
 	driverOptions = map[sandbox.BackendName][]string{}
+	driverChecks  = map[sandbox.BackendName]func(opts map[string]string) error{}
 )
 
-// edgeOpts reads --opt NAME=VALUE of an edge with a driver, and refuses names that nothing would heed.
+// edgeOpts reads --opt NAME=VALUE of an edge with a driver, and refuses names that nothing would heed and values that
+// cannot be meant. It starts and opens nothing.
 func edgeOpts(pairs []string, driver string) (map[string]string, error) {
 	opts, err := parsePairs("--opt", pairs, nil)
 	if err != nil {
@@ -127,7 +130,38 @@ func edgeOpts(pairs []string, driver string) (map[string]string, error) {
 			return nil, fmt.Errorf("--opt %s: %w: driver %s has %s", name, sandbox.ErrInvalid, driver, strings.Join(known, ", "))
 		}
 	}
+	if _, err := minFree(opts); err != nil {
+		return nil, err
+	}
+	if _, _, err := networkConfig(opts); err != nil {
+		return nil, err
+	}
+	if check := driverChecks[sandbox.BackendName(driver)]; check != nil {
+		if err := check(opts); err != nil {
+			return nil, err
+		}
+	}
 	return opts, nil
+}
+
+// minFree reads --opt min-free, bytes; 0 = the edge's default.
+func minFree(opts map[string]string) (int64, error) {
+	v := opts["min-free"]
+	if v == "" {
+		return 0, nil
+	}
+	n, err := parseSize(v)
+	if err != nil {
+		return 0, fmt.Errorf("--opt min-free: %w: %w", sandbox.ErrInvalid, err)
+	}
+	total, err := linux.TotalMemory()
+	if err != nil {
+		return 0, err
+	}
+	if n <= 0 || n >= total {
+		return 0, fmt.Errorf("--opt min-free=%s: %w: want more than nothing and less than the machine's memory, %s", v, sandbox.ErrInvalid, bytesText(total))
+	}
+	return n, nil
 }
 
 // listenUnix makes a role's socket, replacing one that a dead predecessor left. Its directory is root's alone. The umask

@@ -76,10 +76,8 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 		c := net.Compiler()
 		cfg.Network = &c
 	}
-	if v := opts["min-free"]; v != "" {
-		if cfg.MinFreeMemory, err = parseSize(v); err != nil {
-			return fmt.Errorf("--opt min-free: %w", err)
-		}
+	if cfg.MinFreeMemory, err = minFree(opts); err != nil {
+		return err
 	}
 	// No sandbox may ask for more disk than there is for all of them.
 	if p, ok := backend.(edge.Pooled); ok {

@@ -17,18 +17,17 @@ import (
 // networkDir is where the node's network keeps what outlives its processes.
 func networkDir(d stateDir) string { return d.path("run", "network") }
 
-// openNetwork opens the node's network, if it is to have one. Options: network (on or off), resolver (addresses of
-// name servers, with commas between them; default: those of /etc/resolv.conf), services (a file of services that are
-// added to the built-in ones).
-func openNetwork(opts map[string]string, d stateDir, log *slog.Logger, events func(netnode.Event)) (*netnode.Network, error) {
+// networkConfig reads the options of the node's network; on tells whether it is to have one. Options: network (on or
+// off), resolver (addresses of name servers, with commas between them; default: those of /etc/resolv.conf), services (a
+// file of services that are added to the built-in ones).
+func networkConfig(opts map[string]string) (cfg netnode.Config, on bool, err error) {
 	switch v := opts["network"]; v {
 	case "", "off":
-		return nil, nil
 	case "on":
+		on = true
 	default:
-		return nil, fmt.Errorf("--opt network=%s: %w: want on or off", v, sandbox.ErrInvalid)
+		return cfg, false, fmt.Errorf("--opt network=%s: %w: want on or off", v, sandbox.ErrInvalid)
 	}
-	cfg := netnode.Config{Dir: networkDir(d), Log: log}
 	if v := opts["resolver"]; v != "" {
 		for _, text := range strings.Split(v, ",") {
 			a, err := netip.ParseAddrPort(text)
@@ -39,7 +38,7 @@ func openNetwork(opts map[string]string, d stateDir, log *slog.Logger, events fu
 				}
 			}
 			if err != nil {
-				return nil, fmt.Errorf("--opt resolver=%s: %w: want addresses like 192.0.2.1 or [2001:db8::1]:53", v, sandbox.ErrInvalid)
+				return cfg, false, fmt.Errorf("--opt resolver=%s: %w: want addresses like 192.0.2.1 or [2001:db8::1]:53", v, sandbox.ErrInvalid)
 			}
 			cfg.Upstreams = append(cfg.Upstreams, a)
 		}
@@ -47,12 +46,22 @@ func openNetwork(opts map[string]string, d stateDir, log *slog.Logger, events fu
 	if path := opts["services"]; path != "" {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return nil, fmt.Errorf("--opt services: %w", err)
+			return cfg, false, fmt.Errorf("--opt services: %w", err)
 		}
 		if cfg.Catalog, err = network.Builtin().Extend(path, text); err != nil {
-			return nil, fmt.Errorf("--opt services: %w", err)
+			return cfg, false, fmt.Errorf("--opt services: %w", err)
 		}
 	}
+	return cfg, on, nil
+}
+
+// openNetwork opens the node's network, if it is to have one.
+func openNetwork(opts map[string]string, d stateDir, log *slog.Logger, events func(netnode.Event)) (*netnode.Network, error) {
+	cfg, on, err := networkConfig(opts)
+	if err != nil || !on {
+		return nil, err
+	}
+	cfg.Dir, cfg.Log = networkDir(d), log
 	n, err := netnode.Open(cfg, events)
 	if err != nil {
 		return nil, fmt.Errorf("network for sandboxes: %w", err)

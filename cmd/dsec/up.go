@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -46,6 +47,9 @@ sandboxes at once, parallel = shells being made at once, init = path of dsec-ini
 			if _, err := edgeOpts(f.opts, f.backend); err != nil {
 				return &exitError{2, err}
 			}
+			if err := absoluteOpts(f.opts); err != nil {
+				return err
+			}
 			if f.require != "" {
 				// As an option it reaches the edge, which refuses too: the machine may be another one by then.
 				f.opts = append(f.opts, "require="+f.require)
@@ -77,6 +81,20 @@ sandboxes at once, parallel = shells being made at once, init = path of dsec-ini
 	fl.BoolVar(&f.noUserConfig, "no-user-config", false, "do not write ~/.config/dsec/client.json")
 	fl.DurationVar(&f.wait, "wait", time.Minute, "how long the node may take to answer")
 	return cmd
+}
+
+// absoluteOpts makes the paths in options absolute: the node works elsewhere.
+func absoluteOpts(opts []string) error {
+	for i, o := range opts {
+		if name, path, _ := strings.Cut(o, "="); path != "" && (name == "init" || name == "services") {
+			abs, err := filepath.Abs(path)
+			if err != nil {
+				return err
+			}
+			opts[i] = name + "=" + abs
+		}
+	}
+	return nil
 }
 
 // requireOpt refuses to start a node on a machine that lacks what --require, or --opt require=LIST, names.
