@@ -49,8 +49,7 @@ func testNested(t *testing.T, w *world, s *sites) {
 
 // testEvents: what is denied and what is reached is told.
 func testEvents(t *testing.T, w *world, s *sites) {
-	flow := s.echo.at.String() + ":7000/tcp"
-	b := w.box(t, "pypi", "!npm", flow)
+	b := w.box(t, "pypi", "!npm")
 	defer b.stop()
 	b.reach("https://registry.npmjs.org/", "name")
 	e := b.event("of a denied name", func(e *dsecv1.Event) bool { return e.GetType() == "network_denied_name" })

@@ -29,14 +29,19 @@ func TestMany(t *testing.T) {
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		slots := make(chan struct{}, 4)
-		for _, b := range boxes {
+		for i, b := range boxes {
+			line := "reach self 4"
+			fetch := slow || i%3 == 0 // a page costs ten times as much
+			if fetch {
+				line += "; reach https://pypi.org/"
+			}
 			slots <- struct{}{}
 			allowed := b.info().GetNetwork().GetRules()[0].GetTarget() == "pypi"
 			wg.Go(func() {
 				defer func() { <-slots }()
-				got := b.try("reach self 4; reach https://pypi.org/")
+				got := b.try(line)
 				own, page, _ := strings.Cut(got, "\n")
-				if allowed != strings.HasPrefix(page, "200 ") || !allowed && page != "name" {
+				if fetch && (allowed != strings.HasPrefix(page, "200 ") || !allowed && page != "name") {
 					t.Errorf("%s, allowed %v: %q", b.id, allowed, got)
 				}
 				mu.Lock()

@@ -22,7 +22,7 @@ func TestNetwork(t *testing.T) {
 		test func(*testing.T, *world, *sites)
 	}{
 		{"Allowed", testAllowed}, {"Closed", testClosed}, {"Shared", testShared}, {"Six", testSix}, {"Open", testOpen},
-		{"Without", testWithout}, {"Forged", testForged}, {"Nested", testNested}, {"Ports", testPorts},
+		{"Without", testWithout}, {"Rotating", testRotating}, {"Unresolved", testUnresolved}, {"Forged", testForged}, {"Nested", testNested}, {"Ports", testPorts},
 		{"Live", testLive}, {"Paused", testPaused}, {"GivenUp", testGivenUp}, {"Events", testEvents},
 		{"Named", testNamed}, {"Clients", testClients}, {"Killed", testKilled}, {"Second", testSecond},
 	} {
@@ -265,6 +265,43 @@ func testOpen(t *testing.T, w *world, s *sites) {
 		b.reach("tcp "+gateway+" 53", "open")
 		b.reach("tcp "+gateway+" 15001", "denied", "refused") // where checked connections go
 	}
+}
+
+// testRotating: a content network whose answers differ each time.
+func testRotating(t *testing.T, w *world, _ *sites) {
+	cdn := w.inet.Site("cdn.example", networktest.V4(8))
+	w.inet.DNS.Rotate("cdn.example", 0, 2, cdn.V4...)
+	b := w.box(t, "cdn.example")
+	defer b.stop()
+	for range 6 {
+		b.reach("https://cdn.example/", "200 site=cdn.example host=cdn.example")
+	}
+	b.sh("getent ahostsv4 cdn.example >/dev/null") // leads to two of them at once
+	b.reach("https://cdn.example/", "200 site=cdn.example host=cdn.example")
+}
+
+// testUnresolved: a resolver that does not answer, answers without addresses, with five hundred, and that lead inwards.
+func testUnresolved(t *testing.T, w *world, s *sites) {
+	b := w.box(t, "*.odd.example", "shared.example")
+	defer b.stop()
+	w.inet.DNS.Host("none.odd.example", 60)
+	var many []netip.Addr
+	for i := range 500 {
+		many = append(many, netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}))
+	}
+	w.inet.DNS.Host("many.odd.example", 60, many...)
+	w.inet.DNS.Host("inwards.odd.example", 60, networktest.MetadataV4, w.link.V4, netip.MustParseAddr("100.127.127.253"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("10.0.0.1"))
+	b.reach("http://none.odd.example/", "name", "nodata")
+	b.reach("http://inwards.odd.example/", "name", "nodata")
+	if n := b.sh("getent ahostsv4 many.odd.example | grep -c STREAM"); n != "16" {
+		t.Errorf("%s of 500 addresses were answered, want 16", n)
+	}
+	w.inet.DNS.Down(true)
+	defer w.inet.DNS.Down(false)
+	b.reach("http://silent.odd.example/", "again")
+	b.reach("https://unnamed.example/", "name") // what is denied needs no resolver
+	w.inet.DNS.Down(false)
+	b.reach("https://shared.example/", "200 site=shared.example host=shared.example")
 }
 
 func testWithout(t *testing.T, w *world, s *sites) {
