@@ -3,6 +3,7 @@
 // successor takes them from it by name.
 //
 // The protocol is one request a message over a SOCK_SEQPACKET socket: "put NAME" with one descriptor, "get NAME"
-// answered with one, "del NAME", "list". It keeps no file and trusts its peers, which the socket's
+// answered with one, "del NAME", "list". Its only file is a lock beside the
+// socket, so that one process at most holds for it; it trusts its peers, which the socket's
 // directory (0700) limits to root.
 package hold
