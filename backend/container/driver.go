@@ -44,7 +44,9 @@ type Driver struct {
 	freed     chan struct{}
 
 	remains remains
-	limits  atomic.Pointer[sandbox.Limits] // of the last sandbox whose shell had others; nil = none yet
+
+	stopPruning context.CancelFunc
+	limits      atomic.Pointer[sandbox.Limits] // of the last sandbox whose shell had others; nil = none yet
 
 	warmOnce sync.Once
 	warm     *warm
@@ -109,6 +111,9 @@ func New(ctx context.Context, cfg Config) (_ *Driver, err error) {
 		return nil, err
 	}
 	d.spawner = spawn.NewClient(bin, nil)
+	pruning, stop := context.WithCancel(context.Background())
+	d.stopPruning = stop
+	go d.mounts.pruning(pruning)
 	return d, nil
 }
 
@@ -338,6 +343,9 @@ func (d *Driver) closeParts() {
 	}
 	if d.pool != nil {
 		d.pool.Close()
+	}
+	if d.stopPruning != nil {
+		d.stopPruning()
 	}
 	if d.mounts != nil {
 		d.mounts.close()

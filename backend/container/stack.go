@@ -47,6 +47,8 @@ type mounts struct {
 	m    map[layer.Digest]*mounted
 	lru  *list.List // front = most recent
 	busy map[layer.Digest]chan struct{}
+	// closed says that the holder and the space are not ours any more.
+	closed bool
 }
 
 func newMounts(n layer.Node, h *hold.Client, s *linux.MountSpace) *mounts {
@@ -137,6 +139,7 @@ func (c *mounts) close() {
 		m.mount.Close()
 	}
 	c.m = map[layer.Digest]*mounted{}
+	c.closed = true
 	c.lru.Init()
 }
 
