@@ -149,7 +149,6 @@ func (b *box) endCommand(c *command, result *dsecv1.CommandResult) {
 	}
 	b.e.tidy.later(b.e, func() {
 		b.clearGroup(group, !launched)
-		b.prepareGroup()
 		b.compact()
 	})
 }
@@ -184,16 +183,6 @@ func (b *box) clearGroup(g sandbox.Group, kill bool) {
 		b.mu.Lock()
 		b.leftover = append(b.leftover, keep...)
 		b.mu.Unlock()
-	}
-}
-
-// prepareGroup makes the group of the command that is likely to come next.
-func (b *box) prepareGroup() {
-	b.mu.Lock()
-	inst, next, runs := b.inst, record.CommandID(b.log.LastOrder()+1), b.machine.State() == sandbox.StateRunning
-	b.mu.Unlock()
-	if p, ok := inst.(sandbox.GroupPreparer); ok && runs {
-		p.PrepareGroup(next)
 	}
 }
 

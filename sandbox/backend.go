@@ -77,12 +77,6 @@ type GroupLister interface {
 	Groups() ([]string, error)
 }
 
-// GroupPreparer is an optional ability of an Instance: making a command's control group before the command comes, so
-// that Group finds it made. What is not used goes with the instance.
-type GroupPreparer interface {
-	PrepareGroup(command string)
-}
-
 // Group is the control group of one command: its whole process tree, whatever it does to hide.
 type Group interface {
 	// Files are handed to dsec-init with the start request, in the order that guest/wire documents:

@@ -100,9 +100,6 @@ func (i *instance) Group(_ context.Context, command string) (sandbox.Group, erro
 	return i.groups.MakeCommand(command)
 }
 
-// PrepareGroup makes the control group of a command that is likely to come.
-func (i *instance) PrepareGroup(command string) { i.groups.PrepareCommand(command) }
-
 // OpenGroup finds a command's control group.
 func (i *instance) OpenGroup(command string) (sandbox.Group, error) {
 	return i.groups.OpenCommand(command)

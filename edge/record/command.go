@@ -199,13 +199,6 @@ func (l *Log) Orders(after int64) (orders []int64, forgotten int64) {
 	return orders, l.forgotten
 }
 
-// LastOrder is the order of the latest command, 0 before the first.
-func (l *Log) LastOrder() int64 {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	return l.lastOrder
-}
-
 // OutputEnd is the offset after the last recorded byte of a command's output.
 func (l *Log) OutputEnd(order int64) int64 {
 	l.mu.RLock()
