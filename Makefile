@@ -9,7 +9,7 @@ GO ?= go
 BUF_VERSION := 1.75.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: all build deps demo test test-all test-go test-python test-kernel vet generate bench clean
+.PHONY: all build deps demo test test-all test-go test-python test-kernel vet generate bench bench-network clean
 
 all: build
 
@@ -59,6 +59,11 @@ bench: build
 	@hack/deps.sh bench
 	$(GO) run ./bench/foundation -dsec $(BIN)/dsec -out bench/out/foundation.json
 	$(GO) run ./bench/stages -init $(BIN)/dsec-init -out bench/out/stages.json
+
+# Figures of the network's data plane.
+bench-network:
+	@hack/deps.sh
+	$(GO) run ./bench/network -out bench/out/network.json
 
 clean:
 	rm -rf $(BIN)
