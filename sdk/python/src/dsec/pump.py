@@ -54,6 +54,7 @@ class Reader:
         self._buffer = bytearray()
         self._ended = False
         self._pending: Future[bytes | None] | None = None
+        self._pull: asyncio.Task[bytes | None] | None = None
 
     def read(self, size: int = -1) -> bytes:
         """Called in the thread."""
@@ -78,6 +79,7 @@ class Reader:
     async def _next(self) -> bytes | None:
         if self._ended:
             raise asyncio.CancelledError
+        self._pull = asyncio.current_task()
         return await anext(self._source, None)
 
     async def run(self, work: Callable[[Reader], T]) -> T:
@@ -90,6 +92,9 @@ class Reader:
         except BaseException:
             self.stop()
             await asyncio.wait([future])
+            if self._pull is not None:  # the thread may end before what it waited for has let go of the source
+                self._pull.cancel()
+                await asyncio.wait([self._pull])
             if not future.cancelled():
                 future.exception()  # seen: what the caller gets is the cause
             raise
