@@ -23,6 +23,9 @@ func (a *nodeAPI) GetNode(ctx context.Context, _ *dsecv1.GetNodeRequest) (*dsecv
 		Edge: string(a.e.cfg.ID), Version: a.e.cfg.Version, Cpus: int32(runtime.NumCPU()),
 		LiveSandboxes: int32(a.e.admit.count()), Stages: a.e.stages.costs(), StartedAt: stamp(a.e.started),
 	}
+	if a.e.cfg.Network != nil {
+		resp.Network = &dsecv1.NodeNetwork{EnforcedBy: a.e.cfg.NetworkBy, Lacks: a.e.cfg.NetworkLacks}
+	}
 	var err error
 	if resp.MemoryBytes, err = totalMemory(); err != nil {
 		return nil, wireError(err)

@@ -26,6 +26,9 @@ type Config struct {
 
 	// Network compiles network rules; nil: sandboxes have loopback only.
 	Network *network.Compiler
+	// NetworkBy is what enforces them, and NetworkLacks what that does without; GetNode tells.
+	NetworkBy    string
+	NetworkLacks []string
 
 	// Limits of sandboxes.
 	DefaultLimits  sandbox.Limits

@@ -75,6 +75,7 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 	if net != nil {
 		c := net.Compiler()
 		cfg.Network = &c
+		cfg.NetworkBy, cfg.NetworkLacks = net.Kind(), net.Lacks()
 	}
 	if cfg.MinFreeMemory, err = minFree(opts); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/opendsec/dsec/edge"
 	"github.com/opendsec/dsec/policy/network"
+	"github.com/opendsec/dsec/policy/network/datapath"
 	netnode "github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -17,16 +18,18 @@ import (
 // networkDir is where the node's network keeps what outlives its processes.
 func networkDir(d stateDir) string { return d.path("run", "network") }
 
-// networkConfig reads the options of the node's network; on tells whether it is to have one. Options: network (on or
-// off), resolver (addresses of name servers, with commas between them; default: those of /etc/resolv.conf), services (a
+// networkConfig reads the options of the node's network; on tells whether it is to have one. Options: network (on, off, or
+// on and what enforces: ebpf, nftables), resolver (addresses of name servers, with commas between them; default: those of /etc/resolv.conf), services (a
 // file of services that are added to the built-in ones).
 func networkConfig(opts map[string]string) (cfg netnode.Config, on bool, err error) {
 	switch v := opts["network"]; v {
 	case "", "off":
 	case "on":
 		on = true
+	case datapath.EBPF, datapath.Nftables:
+		on, cfg.Enforcer = true, v
 	default:
-		return cfg, false, fmt.Errorf("--opt network=%s: %w: want on or off", v, sandbox.ErrInvalid)
+		return cfg, false, fmt.Errorf("--opt network=%s: %w: want on or off, or on and what enforces: %s or %s", v, sandbox.ErrInvalid, datapath.EBPF, datapath.Nftables)
 	}
 	if v := opts["resolver"]; v != "" {
 		for _, text := range strings.Split(v, ",") {
@@ -66,7 +69,7 @@ func openNetwork(opts map[string]string, d stateDir, log *slog.Logger, events fu
 	if err != nil {
 		return nil, fmt.Errorf("network for sandboxes: %w", err)
 	}
-	log.Info("sandboxes can have a network", "enforced by", n.Kind())
+	log.Info("sandboxes can have a network", "enforced by", n.Kind(), "without", n.Lacks())
 	return n, nil
 }
 

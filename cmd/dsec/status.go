@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -118,8 +119,23 @@ func (r statusReport) print(cmd *cobra.Command, d stateDir) error {
 		fmt.Fprintf(w, "edge %s: %d sandboxes, %d warm shells, %s of %s memory free, pool %s of %s used, %d CPUs, kernel %s\n", n.GetEdge(), n.GetLiveSandboxes(), n.GetWarmShells(),
 			bytesText(n.GetMemoryAvailableBytes()), bytesText(n.GetMemoryBytes()), bytesText(n.GetPoolUsedBytes()), bytesText(n.GetPoolBytes()), n.GetCpus(), printable(n.GetKernel()))
 	}
+	if r.Node != nil {
+		fmt.Fprintln(w, networkText(r.Node.GetNetwork()))
+	}
 	if r.Problem != "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "dsec: "+r.Problem)
 	}
 	return nil
+}
+
+// networkText says what enforces the network of sandboxes.
+func networkText(n *dsecv1.NodeNetwork) string {
+	if n == nil {
+		return "network: sandboxes have loopback only"
+	}
+	text := "network: rules are enforced by " + printable(n.GetEnforcedBy())
+	if len(n.GetLacks()) > 0 {
+		text += ", without " + printable(strings.Join(n.GetLacks(), ", "))
+	}
+	return text
 }

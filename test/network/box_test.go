@@ -8,6 +8,7 @@ import (
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/client"
+	"github.com/opendsec/dsec/policy/network/datapath"
 )
 
 // box is a sandbox.
@@ -68,11 +69,16 @@ func (b *box) reach(args string, want ...string) {
 	b.t.Helper()
 	got := b.sh("reach " + args)
 	for _, w := range want {
-		if got == w {
+		if got == w || w == "denied" && b.denied(got) {
 			return
 		}
 	}
 	b.t.Errorf("reach %s: %q, want %q", args, got, want)
+}
+
+// denied tells whether a program was told that it may not: by nftables that is a refusal from the link.
+func (b *box) denied(word string) bool {
+	return word == "denied" || b.by == datapath.Nftables && (word == "refused" || word == "unreachable")
 }
 
 // set replaces the rules and returns the generation in force.

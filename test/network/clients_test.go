@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/opendsec/dsec/policy/network/datapath"
 	"github.com/opendsec/dsec/policy/network/networktest"
 )
 
@@ -142,7 +143,7 @@ func TestClients(t *testing.T) {
 	if !slow {
 		t.Skip("a base with pip takes minutes to make, once: set DSEC_TEST_SLOW=1, as make test-all does")
 	}
-	w := start(t)
+	w := start(t, datapath.EBPF)
 	tarball, err := wideBase()
 	if err != nil {
 		t.Fatal(err)

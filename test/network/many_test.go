@@ -11,12 +11,13 @@ import (
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/client"
 	"github.com/opendsec/dsec/internal/testkit"
+	"github.com/opendsec/dsec/policy/network/datapath"
 	"github.com/opendsec/dsec/policy/network/networktest"
 )
 
 // TestMany: many sandboxes with networks come and go while the edge is killed; each has its own rules, and nothing is left.
 func TestMany(t *testing.T) {
-	w := start(t)
+	w := start(t, datapath.EBPF)
 	site := w.inet.Site("pypi.org", networktest.V4(2))
 	var all []*box
 	for range 2 {

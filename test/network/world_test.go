@@ -37,12 +37,14 @@ type world struct {
 	here  *networktest.Namespace
 	link  networktest.Link // the node's own, to the internet
 	state string
+	by    string // what enforces
 }
 
-// start makes a world. When the test ends the node is stopped, and nothing of it may be left.
-func start(t *testing.T) *world {
+// start makes a world whose node's rules are enforced by one kind of datapath. When the test ends the node is stopped, and
+// nothing of it may be left.
+func start(t *testing.T, by string) *world {
 	t.Helper()
-	w := &world{t: t, inet: networktest.New(t), here: networktest.Here(t)}
+	w := &world{t: t, inet: networktest.New(t), here: networktest.Here(t), by: by}
 	w.link = w.inet.Join(w.here, "eth0")
 	t.Cleanup(func() { // at once, for the next world
 		if l, err := w.here.Netlink().LinkByName("eth0"); err == nil {
@@ -61,7 +63,7 @@ func start(t *testing.T) *world {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	w.Node, err = testkit.StartNode(ctx, filepath.Join(os.Getenv(binEnv), "dsec"), w.state,
-		"--opt", "network=on", "--opt", "resolver="+networktest.ResolverV4.String(), "--opt", "warm=4", "--opt", "pool=2g")
+		"--opt", "network="+by, "--opt", "resolver="+networktest.ResolverV4.String(), "--opt", "warm=4", "--opt", "pool=2g")
 	if err != nil {
 		t.Fatalf("start the node: %v", err)
 	}

@@ -422,8 +422,10 @@ type GetNodeResponse struct {
 	PoolBytes            int64                  `protobuf:"varint,9,opt,name=pool_bytes,json=poolBytes,proto3" json:"pool_bytes,omitempty"`
 	PoolUsedBytes        int64                  `protobuf:"varint,10,opt,name=pool_used_bytes,json=poolUsedBytes,proto3" json:"pool_used_bytes,omitempty"`
 	// Cost of each stage of creation since start, in microseconds: count, p50, p99.
-	Stages        []*StageCost           `protobuf:"bytes,11,rep,name=stages,proto3" json:"stages,omitempty"`
-	StartedAt     *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	Stages    []*StageCost           `protobuf:"bytes,11,rep,name=stages,proto3" json:"stages,omitempty"`
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// The network of sandboxes; absent where they have loopback only.
+	Network       *NodeNetwork `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -542,6 +544,67 @@ func (x *GetNodeResponse) GetStartedAt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *GetNodeResponse) GetNetwork() *NodeNetwork {
+	if x != nil {
+		return x.Network
+	}
+	return nil
+}
+
+type NodeNetwork struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ebpf, nftables
+	EnforcedBy string `protobuf:"bytes,1,opt,name=enforced_by,json=enforcedBy,proto3" json:"enforced_by,omitempty"`
+	// What that does without, in words.
+	Lacks         []string `protobuf:"bytes,2,rep,name=lacks,proto3" json:"lacks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeNetwork) Reset() {
+	*x = NodeNetwork{}
+	mi := &file_dsec_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeNetwork) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeNetwork) ProtoMessage() {}
+
+func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
+func (*NodeNetwork) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *NodeNetwork) GetEnforcedBy() string {
+	if x != nil {
+		return x.EnforcedBy
+	}
+	return ""
+}
+
+func (x *NodeNetwork) GetLacks() []string {
+	if x != nil {
+		return x.Lacks
+	}
+	return nil
+}
+
 type StageCost struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stage         string                 `protobuf:"bytes,1,opt,name=stage,proto3" json:"stage,omitempty"`
@@ -554,7 +617,7 @@ type StageCost struct {
 
 func (x *StageCost) Reset() {
 	*x = StageCost{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[9]
+	mi := &file_dsec_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -566,7 +629,7 @@ func (x *StageCost) String() string {
 func (*StageCost) ProtoMessage() {}
 
 func (x *StageCost) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[9]
+	mi := &file_dsec_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -579,7 +642,7 @@ func (x *StageCost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageCost.ProtoReflect.Descriptor instead.
 func (*StageCost) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StageCost) GetStage() string {
@@ -623,7 +686,7 @@ type ResolvedLayer struct {
 
 func (x *ResolvedLayer) Reset() {
 	*x = ResolvedLayer{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[10]
+	mi := &file_dsec_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -635,7 +698,7 @@ func (x *ResolvedLayer) String() string {
 func (*ResolvedLayer) ProtoMessage() {}
 
 func (x *ResolvedLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[10]
+	mi := &file_dsec_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -648,7 +711,7 @@ func (x *ResolvedLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolvedLayer.ProtoReflect.Descriptor instead.
 func (*ResolvedLayer) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ResolvedLayer) GetDigest() string {
@@ -694,7 +757,7 @@ type CreateResolvedRequest struct {
 
 func (x *CreateResolvedRequest) Reset() {
 	*x = CreateResolvedRequest{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[11]
+	mi := &file_dsec_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -706,7 +769,7 @@ func (x *CreateResolvedRequest) String() string {
 func (*CreateResolvedRequest) ProtoMessage() {}
 
 func (x *CreateResolvedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[11]
+	mi := &file_dsec_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -719,7 +782,7 @@ func (x *CreateResolvedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResolvedRequest.ProtoReflect.Descriptor instead.
 func (*CreateResolvedRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CreateResolvedRequest) GetCreate() *CreateSandboxRequest {
@@ -773,7 +836,7 @@ type CreateResolvedResponse struct {
 
 func (x *CreateResolvedResponse) Reset() {
 	*x = CreateResolvedResponse{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[12]
+	mi := &file_dsec_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +848,7 @@ func (x *CreateResolvedResponse) String() string {
 func (*CreateResolvedResponse) ProtoMessage() {}
 
 func (x *CreateResolvedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[12]
+	mi := &file_dsec_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +861,7 @@ func (x *CreateResolvedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResolvedResponse.ProtoReflect.Descriptor instead.
 func (*CreateResolvedResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CreateResolvedResponse) GetResponse() *CreateSandboxResponse {
@@ -834,7 +897,7 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"3\n" +
 	"\x11RevokeKeyResponse\x12\x1e\n" +
 	"\x03key\x18\x01 \x01(\v2\f.dsec.v1.KeyR\x03key\"\x10\n" +
-	"\x0eGetNodeRequest\"\xba\x03\n" +
+	"\x0eGetNodeRequest\"\xea\x03\n" +
 	"\x0fGetNodeResponse\x12\x12\n" +
 	"\x04edge\x18\x01 \x01(\tR\x04edge\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
@@ -851,7 +914,12 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	" \x01(\x03R\rpoolUsedBytes\x12*\n" +
 	"\x06stages\x18\v \x03(\v2\x12.dsec.v1.StageCostR\x06stages\x129\n" +
 	"\n" +
-	"started_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\"m\n" +
+	"started_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12.\n" +
+	"\anetwork\x18\r \x01(\v2\x14.dsec.v1.NodeNetworkR\anetwork\"D\n" +
+	"\vNodeNetwork\x12\x1f\n" +
+	"\venforced_by\x18\x01 \x01(\tR\n" +
+	"enforcedBy\x12\x14\n" +
+	"\x05lacks\x18\x02 \x03(\tR\x05lacks\"m\n" +
 	"\tStageCost\x12\x14\n" +
 	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x19\n" +
@@ -894,7 +962,7 @@ func file_dsec_v1_admin_proto_rawDescGZIP() []byte {
 	return file_dsec_v1_admin_proto_rawDescData
 }
 
-var file_dsec_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_dsec_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_dsec_v1_admin_proto_goTypes = []any{
 	(*Key)(nil),                    // 0: dsec.v1.Key
 	(*CreateKeyRequest)(nil),       // 1: dsec.v1.CreateKeyRequest
@@ -905,40 +973,42 @@ var file_dsec_v1_admin_proto_goTypes = []any{
 	(*RevokeKeyResponse)(nil),      // 6: dsec.v1.RevokeKeyResponse
 	(*GetNodeRequest)(nil),         // 7: dsec.v1.GetNodeRequest
 	(*GetNodeResponse)(nil),        // 8: dsec.v1.GetNodeResponse
-	(*StageCost)(nil),              // 9: dsec.v1.StageCost
-	(*ResolvedLayer)(nil),          // 10: dsec.v1.ResolvedLayer
-	(*CreateResolvedRequest)(nil),  // 11: dsec.v1.CreateResolvedRequest
-	(*CreateResolvedResponse)(nil), // 12: dsec.v1.CreateResolvedResponse
-	(*timestamppb.Timestamp)(nil),  // 13: google.protobuf.Timestamp
-	(*CreateSandboxRequest)(nil),   // 14: dsec.v1.CreateSandboxRequest
-	(*CreateSandboxResponse)(nil),  // 15: dsec.v1.CreateSandboxResponse
+	(*NodeNetwork)(nil),            // 9: dsec.v1.NodeNetwork
+	(*StageCost)(nil),              // 10: dsec.v1.StageCost
+	(*ResolvedLayer)(nil),          // 11: dsec.v1.ResolvedLayer
+	(*CreateResolvedRequest)(nil),  // 12: dsec.v1.CreateResolvedRequest
+	(*CreateResolvedResponse)(nil), // 13: dsec.v1.CreateResolvedResponse
+	(*timestamppb.Timestamp)(nil),  // 14: google.protobuf.Timestamp
+	(*CreateSandboxRequest)(nil),   // 15: dsec.v1.CreateSandboxRequest
+	(*CreateSandboxResponse)(nil),  // 16: dsec.v1.CreateSandboxResponse
 }
 var file_dsec_v1_admin_proto_depIdxs = []int32{
-	13, // 0: dsec.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	13, // 1: dsec.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	14, // 0: dsec.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	14, // 1: dsec.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
 	0,  // 2: dsec.v1.CreateKeyResponse.key:type_name -> dsec.v1.Key
 	0,  // 3: dsec.v1.ListKeysResponse.keys:type_name -> dsec.v1.Key
 	0,  // 4: dsec.v1.RevokeKeyResponse.key:type_name -> dsec.v1.Key
-	9,  // 5: dsec.v1.GetNodeResponse.stages:type_name -> dsec.v1.StageCost
-	13, // 6: dsec.v1.GetNodeResponse.started_at:type_name -> google.protobuf.Timestamp
-	14, // 7: dsec.v1.CreateResolvedRequest.create:type_name -> dsec.v1.CreateSandboxRequest
-	10, // 8: dsec.v1.CreateResolvedRequest.layers:type_name -> dsec.v1.ResolvedLayer
-	15, // 9: dsec.v1.CreateResolvedResponse.response:type_name -> dsec.v1.CreateSandboxResponse
-	1,  // 10: dsec.v1.KeyService.CreateKey:input_type -> dsec.v1.CreateKeyRequest
-	3,  // 11: dsec.v1.KeyService.ListKeys:input_type -> dsec.v1.ListKeysRequest
-	5,  // 12: dsec.v1.KeyService.RevokeKey:input_type -> dsec.v1.RevokeKeyRequest
-	7,  // 13: dsec.v1.NodeService.GetNode:input_type -> dsec.v1.GetNodeRequest
-	11, // 14: dsec.v1.EdgeService.CreateResolved:input_type -> dsec.v1.CreateResolvedRequest
-	2,  // 15: dsec.v1.KeyService.CreateKey:output_type -> dsec.v1.CreateKeyResponse
-	4,  // 16: dsec.v1.KeyService.ListKeys:output_type -> dsec.v1.ListKeysResponse
-	6,  // 17: dsec.v1.KeyService.RevokeKey:output_type -> dsec.v1.RevokeKeyResponse
-	8,  // 18: dsec.v1.NodeService.GetNode:output_type -> dsec.v1.GetNodeResponse
-	12, // 19: dsec.v1.EdgeService.CreateResolved:output_type -> dsec.v1.CreateResolvedResponse
-	15, // [15:20] is the sub-list for method output_type
-	10, // [10:15] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	10, // 5: dsec.v1.GetNodeResponse.stages:type_name -> dsec.v1.StageCost
+	14, // 6: dsec.v1.GetNodeResponse.started_at:type_name -> google.protobuf.Timestamp
+	9,  // 7: dsec.v1.GetNodeResponse.network:type_name -> dsec.v1.NodeNetwork
+	15, // 8: dsec.v1.CreateResolvedRequest.create:type_name -> dsec.v1.CreateSandboxRequest
+	11, // 9: dsec.v1.CreateResolvedRequest.layers:type_name -> dsec.v1.ResolvedLayer
+	16, // 10: dsec.v1.CreateResolvedResponse.response:type_name -> dsec.v1.CreateSandboxResponse
+	1,  // 11: dsec.v1.KeyService.CreateKey:input_type -> dsec.v1.CreateKeyRequest
+	3,  // 12: dsec.v1.KeyService.ListKeys:input_type -> dsec.v1.ListKeysRequest
+	5,  // 13: dsec.v1.KeyService.RevokeKey:input_type -> dsec.v1.RevokeKeyRequest
+	7,  // 14: dsec.v1.NodeService.GetNode:input_type -> dsec.v1.GetNodeRequest
+	12, // 15: dsec.v1.EdgeService.CreateResolved:input_type -> dsec.v1.CreateResolvedRequest
+	2,  // 16: dsec.v1.KeyService.CreateKey:output_type -> dsec.v1.CreateKeyResponse
+	4,  // 17: dsec.v1.KeyService.ListKeys:output_type -> dsec.v1.ListKeysResponse
+	6,  // 18: dsec.v1.KeyService.RevokeKey:output_type -> dsec.v1.RevokeKeyResponse
+	8,  // 19: dsec.v1.NodeService.GetNode:output_type -> dsec.v1.GetNodeResponse
+	13, // 20: dsec.v1.EdgeService.CreateResolved:output_type -> dsec.v1.CreateResolvedResponse
+	16, // [16:21] is the sub-list for method output_type
+	11, // [11:16] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_admin_proto_init() }
@@ -953,7 +1023,7 @@ func file_dsec_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_admin_proto_rawDesc), len(file_dsec_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

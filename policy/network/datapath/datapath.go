@@ -45,8 +45,10 @@ type Datapath interface {
 	Events() <-chan Event
 	// Lost counts events that were dropped, by rate bounds or because nobody read.
 	Lost() uint64
-	// Kind says what enforces: "ebpf" or "nftables".
+	// Kind says what enforces: EBPF or Nftables.
 	Kind() string
+	// Capabilities are what it does beyond the rest of this interface's promises.
+	Capabilities() Capabilities
 	// Close ends this process's part; enforcement goes on, and the next Open takes over.
 	Close() error
 	// Destroy takes everything away. Attached links pass nothing any more.
@@ -75,8 +77,16 @@ type Attachment struct {
 	Space *os.File
 }
 
+// The kinds.
+const (
+	EBPF     = "ebpf"
+	Nftables = "nftables"
+)
+
 // Config of a datapath.
 type Config struct {
+	// Kind is EBPF or Nftables; empty: whichever the kernel takes, in that order. For Open.
+	Kind   string
 	Dir    string // for what outlives this process; made if missing
 	Router *link.Router
 	// ProxyPort is the TCP port on the gateway's addresses at which the node's proxy takes connections

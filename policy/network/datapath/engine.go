@@ -105,7 +105,11 @@ func openEngine(cfg Config) (*engine, error) {
 	return e, nil
 }
 
-func (e *engine) Kind() string { return "ebpf" }
+func (e *engine) Kind() string { return EBPF }
+
+func (e *engine) Capabilities() Capabilities {
+	return Capabilities{DenialEvents: true, EndedEvents: true, EarlyRefusal: true, Neighbours: true, EveryReason: true, QuickChanges: true}
+}
 
 // reattach puts this version's programs on all links and on the uplink, and removes what other versions pinned.
 func (e *engine) reattach() error {

@@ -209,8 +209,8 @@ func testFrames(t *testing.T, w *world) {
 	} {
 		before := b.denied(f.reason)
 		openWireOnce(t, b).send(t, f.frame)
-		if w.dp.Kind() != "ebpf" {
-			continue // the kernel drops some before rules see them, and other reasons are found first
+		if !w.dp.Capabilities().EveryReason {
+			continue
 		}
 		within(t, f.name+" is denied as "+f.reason.String(), func() bool { return b.denied(f.reason) > before })
 	}
@@ -242,7 +242,7 @@ func openWireOnce(t testing.TB, b *box) *wire {
 
 // testNeighbours asks for hardware addresses.
 func testNeighbours(t *testing.T, w *world) {
-	if w.dp.Kind() != "ebpf" {
+	if !w.dp.Capabilities().Neighbours {
 		t.Skip("ARP and ND are not answered: the gateway is a static neighbour")
 	}
 	b, other := w.sandbox(23), w.sandbox(24)

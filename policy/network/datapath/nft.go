@@ -66,9 +66,11 @@ func OpenNftables(cfg Config) (Datapath, error) {
 
 func (f *filter) dir() string          { return filepath.Join(f.cfg.Dir, "nftables") }
 func (f *filter) file(slot int) string { return filepath.Join(f.dir(), strconv.Itoa(slot)+".json") }
-func (f *filter) Kind() string         { return "nftables" }
+func (f *filter) Kind() string         { return Nftables }
 func (f *filter) Events() <-chan Event { return f.events.out }
 func (f *filter) Lost() uint64         { return f.events.lost.Load() }
+
+func (f *filter) Capabilities() Capabilities { return Capabilities{} }
 
 func (f *filter) open() error {
 	if err := os.MkdirAll(f.dir(), 0o700); err != nil {

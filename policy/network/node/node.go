@@ -35,7 +35,9 @@ type Config struct {
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	// Addresses are the node's own: no policy opens them (those of its interfaces).
 	Addresses []netip.Prefix
-	Log       *slog.Logger
+	// Enforcer is datapath.EBPF or datapath.Nftables (that of links that are there, else the best that the kernel takes).
+	Enforcer string
+	Log      *slog.Logger
 }
 
 // Network is the network of a node. Methods may be called by many at once; calls about one slot must not overlap.
@@ -85,9 +87,13 @@ func Open(cfg Config, events func(Event)) (_ *Network, err error) {
 	if n.router, err = link.Open(link.Config{Dir: cfg.Dir, Plan: cfg.Plan, Uplink: cfg.Uplink}); err != nil {
 		return nil, err
 	}
-	n.dp, err = datapath.Open(datapath.Config{
+	linked, err := n.router.Slots()
+	if err != nil {
+		return nil, err
+	}
+	n.dp, err = openDatapath(cfg.Dir, cfg.Enforcer, datapath.Config{
 		Dir: filepath.Join(cfg.Dir, "datapath"), Router: n.router, ProxyPort: proxyPort, Forbidden: cfg.Addresses, Log: cfg.Log,
-	})
+	}, len(linked) > 0)
 	if err != nil {
 		return nil, err
 	}
@@ -209,15 +215,18 @@ func Remove(dir string) error {
 	if err != nil {
 		return err
 	}
-	dp, err := datapath.Open(datapath.Config{Dir: filepath.Join(dir, "datapath"), Router: r})
+	dp, err := openDatapath(dir, "", datapath.Config{Dir: filepath.Join(dir, "datapath"), Router: r}, true)
 	if err == nil {
 		err = dp.Destroy()
 	}
 	return errors.Join(err, r.Destroy(), os.RemoveAll(dir))
 }
 
-// Kind says what enforces: "ebpf" or "nftables".
+// Kind says what enforces: datapath.EBPF or datapath.Nftables.
 func (n *Network) Kind() string { return n.dp.Kind() }
+
+// Lacks says what this enforcement does without.
+func (n *Network) Lacks() []string { return n.dp.Capabilities().Lacks() }
 
 // Resolvers are what a sandbox's resolv.conf names.
 func (n *Network) Resolvers() []netip.Addr {
