@@ -43,6 +43,11 @@ func (b *Blob) Verify(ctx context.Context, r io.ReaderAt) error {
 	})
 }
 
+// Truncated is the error of a blob that ends before size bytes at off.
+func Truncated(off int64, size int) error {
+	return fmt.Errorf("%w: it ends before byte %d", ErrDamaged, off+int64(size))
+}
+
 // hashers is how many chunks are read and hashed at a time.
 const hashers = 4
 

@@ -50,6 +50,9 @@ type Store interface {
 	// OpenMeta and OpenData read the parts from their beginning.
 	OpenMeta(ctx context.Context, d Digest) (io.ReadCloser, error)
 	OpenData(ctx context.Context, d Digest) (io.ReadCloser, error)
+	// ReadData fills p with the data from byte off on; nothing is verified. Errors: sandbox.ErrNotFound;
+	// ErrDamaged with sandbox.ErrUnavailable where the data ends before; sandbox.ErrUnavailable.
+	ReadData(ctx context.Context, d Digest, p []byte, off int64) error
 	// Put publishes atomically: after it returns the whole layer is there, before nothing is.
 	Put(ctx context.Context, m *Manifest, meta, data io.Reader) (Digest, error)
 	List(ctx context.Context) ([]Digest, error)

@@ -99,13 +99,55 @@ func RunStore(t *testing.T, open func(t *testing.T, name string) layer.Store) {
 			same(t, open(t, "a"), s)
 		}
 	})
+	t.Run("Ranges", func(t *testing.T) {
+		st := open(t, "a")
+		s, empty := NewSample(t, 5, layer.ChunkSize*5+7), NewSample(t, 6, 0)
+		for _, s := range []*Sample{s, empty} {
+			if _, err := s.put(ctx, st); err != nil {
+				t.Fatal(err)
+			}
+		}
+		size := len(s.Data)
+		for _, r := range [][2]int{{0, size}, {0, 1}, {size - 1, size}, {layer.ChunkSize, 3 * layer.ChunkSize}, {12345, 999_999}, {7, 7}} {
+			p := make([]byte, r[1]-r[0])
+			if err := st.ReadData(ctx, s.Digest, p, int64(r[0])); err != nil || !bytes.Equal(p, s.Data[r[0]:r[1]]) {
+				t.Errorf("bytes %d to %d: %v, or other content", r[0], r[1], err)
+			}
+		}
+		for _, r := range []struct {
+			d         layer.Digest
+			off, size int
+		}{{s.Digest, size, 1}, {s.Digest, size - 5, 10}, {s.Digest, size + 1<<20, 10}, {empty.Digest, 0, 1}} {
+			if err := st.ReadData(ctx, r.d, make([]byte, r.size), int64(r.off)); !errors.Is(err, layer.ErrDamaged) || !errors.Is(err, sandbox.ErrUnavailable) {
+				t.Errorf("%d bytes at %d, beyond the end: %v", r.size, r.off, err)
+			}
+		}
+		var wg sync.WaitGroup
+		for n := range 8 {
+			wg.Go(func() {
+				p := make([]byte, layer.ChunkSize)
+				for i := range 5 {
+					off := (i + n) % 5 * layer.ChunkSize
+					if err := st.ReadData(ctx, s.Digest, p, int64(off)); err != nil || !bytes.Equal(p, s.Data[off:off+layer.ChunkSize]) {
+						t.Errorf("at %d beside others: %v, or other content", off, err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		gone, cancel := context.WithCancel(ctx)
+		cancel()
+		if err := st.ReadData(gone, s.Digest, make([]byte, 1), 0); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("canceled: %v", err)
+		}
+	})
 	t.Run("NotFound", func(t *testing.T) {
 		st := open(t, "a")
 		d := NewSample(t, 1, 1).Digest
 		_, gerr := st.Get(ctx, d)
 		_, merr := st.OpenMeta(ctx, d)
 		_, derr := st.OpenData(ctx, d)
-		for _, err := range []error{gerr, merr, derr, st.Delete(ctx, d)} {
+		for _, err := range []error{gerr, merr, derr, st.ReadData(ctx, d, make([]byte, 10), 0), st.Delete(ctx, d)} {
 			if !errors.Is(err, sandbox.ErrNotFound) {
 				t.Errorf("got %v", err)
 			}

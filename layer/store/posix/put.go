@@ -11,23 +11,24 @@ import (
 	"syscall"
 
 	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/layer/store/staging"
 	"github.com/opendsec/dsec/sandbox"
 )
 
 // Put publishes a layer from streams. Their content is compared with the manifest. Errors:
 // sandbox.ErrInvalid, sandbox.ErrExhausted when the disk is full.
 func (s *Store) Put(ctx context.Context, m *layer.Manifest, meta, data io.Reader) (layer.Digest, error) {
-	st, err := s.stage(ctx)
+	st, err := s.staging.New(ctx)
 	if err != nil {
 		return "", err
 	}
 	defer st.Close()
-	paths := [2]string{filepath.Join(st.dir, metaName+".in"), ""}
+	paths := [2]string{filepath.Join(st.Dir(), metaName+".in"), ""}
 	if err := copyFile(ctx, paths[0], meta, m.Meta.Size); err != nil {
 		return "", fmt.Errorf("publish layer: metadata: %w", err)
 	}
 	if m.Data.Size > 0 {
-		paths[1] = filepath.Join(st.dir, dataName+".in")
+		paths[1] = filepath.Join(st.Dir(), dataName+".in")
 		if err := copyFile(ctx, paths[1], data, m.Data.Size); err != nil {
 			return "", fmt.Errorf("publish layer: data: %w", err)
 		}
@@ -37,7 +38,7 @@ func (s *Store) Put(ctx context.Context, m *layer.Manifest, meta, data io.Reader
 
 // PutFiles publishes a layer from files, which it moves if they lie in this store's staging.
 func (s *Store) PutFiles(ctx context.Context, m *layer.Manifest, metaPath, dataPath string) (layer.Digest, error) {
-	st, err := s.stage(ctx)
+	st, err := s.staging.New(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -46,7 +47,7 @@ func (s *Store) PutFiles(ctx context.Context, m *layer.Manifest, metaPath, dataP
 }
 
 // publish brings the files into one directory, syncs it, and gives it its name.
-func (s *Store) publish(ctx context.Context, st *stage, m *layer.Manifest, metaPath, dataPath string) (layer.Digest, error) {
+func (s *Store) publish(ctx context.Context, st *staging.Stage, m *layer.Manifest, metaPath, dataPath string) (layer.Digest, error) {
 	encoded, d, err := m.Encode()
 	if err != nil {
 		return "", err
@@ -59,7 +60,7 @@ func (s *Store) publish(ctx context.Context, st *stage, m *layer.Manifest, metaP
 	} else if !errors.Is(err, sandbox.ErrNotFound) && !errors.Is(err, layer.ErrDamaged) {
 		return fail(err)
 	}
-	dir := filepath.Join(st.dir, d.Hex())
+	dir := filepath.Join(st.Dir(), d.Hex())
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return fail(err)
 	}
@@ -129,7 +130,7 @@ func (s *Store) present(ctx context.Context, d layer.Digest) (*layer.Manifest, e
 
 // install renames a complete directory to its final name. If another publisher was first, that is as good; what
 // is there but damaged is replaced. A rename over NFS may report an error although it happened, hence the look.
-func (s *Store) install(ctx context.Context, st *stage, dir string, d layer.Digest) error {
+func (s *Store) install(ctx context.Context, st *staging.Stage, dir string, d layer.Digest) error {
 	final := filepath.Join(s.layers, d.Hex())
 	var err error
 	for range 3 {
@@ -144,7 +145,7 @@ func (s *Store) install(ctx context.Context, st *stage, dir string, d layer.Dige
 			return err
 		}
 		s.log.WarnContext(ctx, "replace damaged layer", "layer", d, "error", perr)
-		if rerr := os.Rename(final, filepath.Join(st.dir, "damaged")); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+		if rerr := os.Rename(final, filepath.Join(st.Dir(), "damaged")); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
 			return rerr
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 
 	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/layer/store/staging"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -23,7 +24,7 @@ const (
 // Store is a folder of layers. It is safe for concurrent use, also by several processes.
 type Store struct {
 	layers  string
-	staging string
+	staging *staging.Area
 	log     *slog.Logger
 }
 
@@ -39,13 +40,14 @@ func Open(folder string, log *slog.Logger) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{layers: filepath.Join(folder, "layers"), staging: filepath.Join(folder, "staging"), log: log}
-	for _, dir := range []string{s.layers, s.staging} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("open layer store: %w", err)
-		}
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
 	}
-	if err := s.sweep(); err != nil {
+	s := &Store{layers: filepath.Join(folder, "layers"), log: log}
+	if err := os.MkdirAll(s.layers, 0o700); err != nil {
+		return nil, fmt.Errorf("open layer store: %w", err)
+	}
+	if s.staging, err = staging.Open(filepath.Join(folder, "staging"), log); err != nil {
 		return nil, fmt.Errorf("open layer store: %w", err)
 	}
 	return s, nil
@@ -131,6 +133,40 @@ func (s *Store) open(ctx context.Context, d layer.Digest, name string) (io.ReadC
 type eof struct{}
 
 func (eof) Read([]byte) (int, error) { return 0, io.EOF }
+
+// ReadData reads a part of the data.
+func (s *Store) ReadData(ctx context.Context, d layer.Digest, p []byte, off int64) error {
+	dir, err := s.dir(d)
+	if err != nil {
+		return err
+	}
+	f, err := os.Open(filepath.Join(dir, dataName))
+	if errors.Is(err, fs.ErrNotExist) {
+		m, gerr := s.Get(ctx, d)
+		if gerr != nil {
+			return gerr
+		}
+		if m.Data.Size == 0 {
+			err = io.EOF
+		}
+	}
+	if err == nil {
+		defer f.Close()
+		_, err = f.ReadAt(p, off)
+	}
+	if errors.Is(err, io.EOF) {
+		err = layer.Truncated(off, len(p))
+	}
+	if err != nil {
+		return unavailable(d, err)
+	}
+	return nil
+}
+
+// Stage makes a private directory on the store's file system.
+func (s *Store) Stage(ctx context.Context) (layer.Stage, error) {
+	return s.staging.New(ctx)
+}
 
 // List returns what is published, in no particular order.
 func (s *Store) List(context.Context) ([]layer.Digest, error) {

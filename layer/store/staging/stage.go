@@ -1,4 +1,4 @@
-package posix
+package staging
 
 import (
 	"context"
@@ -6,33 +6,46 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
-
-	"github.com/opendsec/dsec/layer"
 )
 
 const lockSuffix = ".lock"
 
-// stage is a private directory. Its lock file, held until it is closed, tells a living maker from a dead one.
-type stage struct {
+// Area is a directory of stages. It may be shared by processes.
+type Area struct {
+	dir string
+	log *slog.Logger
+}
+
+// Open makes the directory if it is missing, and removes what dead processes left in it.
+func Open(dir string, log *slog.Logger) (*Area, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	s := &Area{dir: dir, log: log}
+	return s, s.sweep()
+}
+
+// Stage is a private directory. Its lock file, held until it is closed, tells a living maker from a dead one.
+type Stage struct {
 	dir  string
 	lock *os.File
 }
 
-// Stage makes a private directory on the store's file system.
-func (s *Store) Stage(ctx context.Context) (layer.Stage, error) {
-	return s.stage(ctx)
-}
-
-func (s *Store) stage(ctx context.Context) (*stage, error) {
+// New makes a stage.
+func (s *Area) New(ctx context.Context) (*Stage, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return nil, context.Cause(ctx)
 		}
-		dir := filepath.Join(s.staging, rand.Text())
+		dir := filepath.Join(s.dir, rand.Text())
 		lock, err := os.OpenFile(dir+lockSuffix, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("make staging: %w", err)
@@ -47,7 +60,7 @@ func (s *Store) stage(ctx context.Context) (*stage, error) {
 			return nil, fmt.Errorf("make staging: %w", err)
 		}
 		if held {
-			return &stage{dir: dir, lock: lock}, nil
+			return &Stage{dir: dir, lock: lock}, nil
 		}
 		lock.Close() // a sweep took the new file for a dead one's
 	}
@@ -73,10 +86,11 @@ func takeLock(f *os.File) (bool, error) {
 	return err == nil && os.SameFile(here, there), err
 }
 
-func (st *stage) Dir() string { return st.dir }
+// Dir is where the stage lies.
+func (st *Stage) Dir() string { return st.dir }
 
 // Close removes the directory with what is left in it.
-func (st *stage) Close() error {
+func (st *Stage) Close() error {
 	if st.lock == nil {
 		return nil
 	}
@@ -92,8 +106,8 @@ func (st *stage) Close() error {
 }
 
 // sweep removes the staging of processes that are gone.
-func (s *Store) sweep() error {
-	entries, err := os.ReadDir(s.staging)
+func (s *Area) sweep() error {
+	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return err
 	}
@@ -102,7 +116,7 @@ func (s *Store) sweep() error {
 		if !isLock {
 			continue
 		}
-		path := filepath.Join(s.staging, e.Name())
+		path := filepath.Join(s.dir, e.Name())
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -112,7 +126,7 @@ func (s *Store) sweep() error {
 		}
 		dead, err := takeLock(f)
 		if dead {
-			dir := filepath.Join(s.staging, name)
+			dir := filepath.Join(s.dir, name)
 			s.log.Info("remove what a dead process left in staging", "dir", dir)
 			if err = os.RemoveAll(dir); err == nil {
 				err = os.Remove(path)
