@@ -10,5 +10,5 @@
 // with the option device=BLOB. The device table also gives the blob the block address that follows the
 // image's end, so that image and blob put behind one another are one image that needs no device option.
 //
-// The package writes no compressed data, and it does not read images.
+// The package writes no compressed data. [Read] takes what [Write] made, and nothing else, however hostile.
 package erofs

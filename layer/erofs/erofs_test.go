@@ -191,6 +191,14 @@ func (b *builder) write(t *testing.T, root *erofs.Inode) (meta, data string) {
 	if _, err := erofs.Write(&again, root, opts); err != nil || !bytes.Equal(image.Bytes(), again.Bytes()) {
 		t.Fatalf("a second write differs (%v)", err)
 	}
+	read, err := erofs.Read(image.Bytes(), opts.DataSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Reset()
+	if _, err := erofs.Write(&again, read, opts); err != nil || !bytes.Equal(image.Bytes(), again.Bytes()) {
+		t.Fatalf("what was read does not give the same image (%v)", err)
+	}
 	dir := t.TempDir()
 	meta = filepath.Join(dir, "meta.erofs")
 	if err := os.WriteFile(meta, image.Bytes(), 0o600); err != nil {

@@ -2,7 +2,6 @@ package erofs
 
 import (
 	"bufio"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -65,7 +64,6 @@ func Write(w io.Writer, root *Inode, opts Options) (Summary, error) {
 func (l *layout) super(root *Inode) []byte {
 	b := make([]byte, BlockSize)
 	s := b[superOffset:]
-	le := binary.LittleEndian
 	incompat := uint32(incompatChunkedFile)
 	if l.opts.DataSize > 0 {
 		incompat |= incompatDeviceTable
@@ -94,7 +92,6 @@ func (l *layout) super(root *Inode) []byte {
 func SetUUID(block []byte, uuid [16]byte) {
 	s := block[superOffset:BlockSize]
 	copy(s[48:64], uuid[:])
-	le := binary.LittleEndian
 	le.PutUint32(s[4:], 0)
 	// The kernel's CRC has no final inversion.
 	le.PutUint32(s[4:], ^crc32.Checksum(s, crc32.MakeTable(crc32.Castagnoli)))
@@ -103,7 +100,6 @@ func SetUUID(block []byte, uuid [16]byte) {
 // appendInode appends an inode with its attributes and what follows it.
 func (l *layout) appendInode(b []byte, i *Inode) ([]byte, error) {
 	p := &i.place
-	le := binary.LittleEndian
 	var size int64
 	var union uint32
 	switch i.Mode & TypeMask {
@@ -170,7 +166,6 @@ func (l *layout) appendIndexes(b []byte, i *Inode) ([]byte, error) {
 	for len(b)%chunkIndexSize != 0 {
 		b = append(b, 0)
 	}
-	le := binary.LittleEndian
 	chunk := int64(BlockSize) << i.place.chunk
 	extents := i.Extents
 	for at := int64(0); at < i.Size; at += chunk {
