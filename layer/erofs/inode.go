@@ -25,6 +25,10 @@ const (
 // OpaqueXattr set to "y" makes a directory hide what lower layers have at its place.
 const OpaqueXattr = "trusted.overlay.opaque"
 
+// OriginXattr, empty, on a directory tells the kernel that it may hold whiteouts: it looks for them in directories of several
+// layers only, and else would list their names.
+const OriginXattr = "trusted.overlay.origin"
+
 // Inode is one object of the tree. The writer keeps its own marks in it: an Inode belongs to one tree.
 type Inode struct {
 	Mode         uint32 // type and permission bits, as in st_mode

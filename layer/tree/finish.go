@@ -34,6 +34,7 @@ func (b *Builder) Finish(ctx context.Context, config layer.Config) (*Result, err
 		return nil, err
 	}
 	stats := b.Stats()
+	b.model.settleMarks()
 	root, names := freeze(b.model.root)
 	dataPath := filepath.Join(b.dir, "data")
 	if b.model.dropped {
