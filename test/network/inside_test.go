@@ -56,7 +56,11 @@ func testEvents(t *testing.T, w *world, s *sites) {
 	if a := e.GetAttributes(); a["name"] != "registry.npmjs.org" || !strings.Contains(a["rule"], "npm") {
 		t.Errorf("a denied name: %v", e)
 	}
-	b.reach("tcp "+addr(s.shared.V4[0], "443"), "denied")
+	b.reach("tcp "+addr(s.shared.V4[0], "7000"), "denied")
+	b.event("of a denied address", func(e *dsecv1.Event) bool {
+		a := e.GetAttributes()
+		return e.GetType() == "network_denied" && a["remote"] == s.shared.V4[0].String()+":7000" && a["protocol"] == "tcp"
+	})
 	b.reach("https://pypi.org/", "200 site=pypi.org host=pypi.org")
 	e = b.event("of a checked connection", func(e *dsecv1.Event) bool {
 		return e.GetType() == "network_ended" && e.GetAttributes()["name"] == "pypi.org"

@@ -18,12 +18,11 @@ import (
 var cases = []struct {
 	name string
 	test func(*testing.T, *world, *sites)
-	slow bool // on nftables, with DSEC_TEST_SLOW alone
 }{
-	{"Allowed", testAllowed, false}, {"Closed", testClosed, false}, {"Shared", testShared, false}, {"Six", testSix, true}, {"Open", testOpen, false},
-	{"Without", testWithout, true}, {"Rotating", testRotating, true}, {"Unresolved", testUnresolved, true}, {"Forged", testForged, false},
-	{"Nested", testNested, true}, {"Ports", testPorts, true}, {"Live", testLive, false}, {"Paused", testPaused, true}, {"GivenUp", testGivenUp, true},
-	{"Events", testEvents, false}, {"Named", testNamed, true}, {"Clients", testClients, true}, {"Killed", testKilled, false}, {"Second", testSecond, true},
+	{"Allowed", testAllowed}, {"Closed", testClosed}, {"Shared", testShared}, {"Six", testSix}, {"Open", testOpen},
+	{"Without", testWithout}, {"Rotating", testRotating}, {"Unresolved", testUnresolved}, {"Forged", testForged},
+	{"Nested", testNested}, {"Ports", testPorts}, {"Live", testLive}, {"Paused", testPaused}, {"GivenUp", testGivenUp},
+	{"Events", testEvents}, {"Named", testNamed}, {"Clients", testClients}, {"Killed", testKilled}, {"Second", testSecond},
 }
 
 // TestNetwork: all of it, on one node.
@@ -40,9 +39,7 @@ func TestFallback(t *testing.T) {
 	w := start(t, datapath.Nftables)
 	s := w.sites()
 	for _, c := range cases {
-		if slow || !c.slow {
-			t.Run(c.name, func(t *testing.T) { c.test(t, w, s) })
-		}
+		t.Run(c.name, func(t *testing.T) { c.test(t, w, s) })
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 func Network() []Feature {
 	return []Feature{
 		{"network namespaces and veth", "", Wanted, "sandboxes have no network", veth},
-		{"eBPF on links", "6.12", Wanted, "network policies fall back to nftables: slower to change, denials are only counted", onLinks},
+		{"eBPF on links", "6.12", Wanted, "network policies fall back to nftables: slower to change, programs hear of a refusal from the link", onLinks},
 		{"eBPF on control groups", "5.8", Wanted, "programs hear of a refusal from the link instead of at once", onGroups},
 		{"eBPF maps of policies", "5.8", Wanted, "network policies fall back to nftables", policyMaps},
 		{"eBPF socket assignment", "5.7", Wanted, "domain rules cannot be checked by SNI and Host: eBPF falls back to nftables", assign},

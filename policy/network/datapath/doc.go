@@ -38,6 +38,6 @@
 // Limits: bandwidth is policed (what is over it is dropped), not shaped, for that needs a queueing discipline which not every kernel has; the flow
 // table is shared and drops the least recently used, which costs such a flow a second look and nothing else.
 //
-// OpenNftables does the same where eBPF is refused, by the nft program: slower to change (a transaction of tens of milliseconds), without events
-// of single denials, and without answers to ARP and ND.
+// OpenNftables does the same where eBPF is refused, by the nft program: slower to change (a transaction of tens of milliseconds), and without
+// answers to ARP and ND; Capabilities say what else differs. Denials reach it by the kernel's packet log, ends of flows by its connection tracking.
 package datapath

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"sync"
@@ -18,10 +19,10 @@ import (
 // events hands on what the programs tell. The ring and the channel are bounded: what finds no room is dropped and
 // counted.
 type events struct {
-	out    chan Event
-	lost   atomic.Uint64
-	reader *ringbuf.Reader
-	done   chan struct{}
+	out     chan Event
+	lost    atomic.Uint64
+	sources []io.Closer
+	wg      sync.WaitGroup // of their readers
 
 	mu     sync.Mutex // guards closed; out is sent to with it held
 	closed bool
@@ -33,7 +34,7 @@ const (
 )
 
 func newEvents() *events {
-	return &events{out: make(chan Event, eventQueue), done: make(chan struct{})}
+	return &events{out: make(chan Event, eventQueue)}
 }
 
 func (e *engine) readEvents() (*events, error) {
@@ -42,17 +43,21 @@ func (e *engine) readEvents() (*events, error) {
 		return nil, fmt.Errorf("read events: %w", err)
 	}
 	v := newEvents()
-	v.reader = r
-	go v.run(e)
+	v.from(r, func() { v.run(e, r) })
 	return v, nil
 }
 
-func (v *events) run(e *engine) {
-	defer close(v.done)
+// from has read run until the source is closed.
+func (v *events) from(source io.Closer, read func()) {
+	v.sources = append(v.sources, source)
+	v.wg.Go(read)
+}
+
+func (v *events) run(e *engine, r *ringbuf.Reader) {
 	var rec ringbuf.Record
 	for {
-		v.reader.SetDeadline(time.Now().Add(look))
-		if err := v.reader.ReadInto(&rec); err != nil {
+		r.SetDeadline(time.Now().Add(look))
+		if err := r.ReadInto(&rec); err != nil {
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				continue
 			}
@@ -85,18 +90,19 @@ func (v *events) send(ev Event) {
 }
 
 func (v *events) close() error {
-	var err error
-	if v.reader != nil {
-		err = v.reader.Close()
-		<-v.done
+	var errs []error
+	for _, s := range v.sources {
+		errs = append(errs, s.Close())
 	}
+	v.sources = nil
+	v.wg.Wait()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if !v.closed {
 		v.closed = true
 		close(v.out)
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 // wall is the time of a moment of the monotonic clock.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
@@ -23,12 +24,14 @@ import (
 )
 
 // filter is the datapath in nftables: for nodes where eBPF is refused. It says the same with other means: sets and verdict
-// maps judge the first packet of a flow, the connection's mark is the token that it is allowed under. What it lacks: the
-// events of single denials (they are counted), and answers to ARP and ND (the gateway is a static neighbour).
+// maps judge the first packet of a flow, the connection's mark is the token that it is allowed under. What it lacks
+// Capabilities tells: answers to ARP and ND, for one (the gateway is a static neighbour).
 type filter struct {
 	cfg    Config
+	log    *slog.Logger
 	tool   string
 	events *events
+	can    Capabilities
 
 	mu      sync.Mutex // guards all below, and orders transactions
 	slots   map[int]*filterSlot
@@ -47,6 +50,8 @@ type filterSlot struct {
 	Limits     network.Limits    `json:"limits"`
 	Base       map[Reason]uint64 `json:"base"` // counters at the time of Attach
 	Sent, Got  [2]uint64
+	Untold     uint64
+	First      uint32 `json:"first"` // no token of this sandbox is older
 }
 
 const table4 = "datapath"
@@ -57,9 +62,16 @@ func OpenNftables(cfg Config) (Datapath, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the datapath: nft is not installed: %w", sandbox.ErrUnsupported)
 	}
-	f := &filter{cfg: cfg, tool: tool, events: newEvents(), slots: map[int]*filterSlot{}, classes: map[string]bool{}, learned: map[uint32]map[netip.Addr]*learnedAddress{}}
-	if err := f.open(); err != nil {
-		return nil, fmt.Errorf("open the datapath: %w", err)
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	f := &filter{cfg: cfg, log: cfg.Log, tool: tool, events: newEvents(), slots: map[int]*filterSlot{}, classes: map[string]bool{}, learned: map[uint32]map[netip.Addr]*learnedAddress{}}
+	err = f.open()
+	if err == nil {
+		err = f.listen()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open the datapath: %w", errors.Join(err, f.events.close()))
 	}
 	return f, nil
 }
@@ -70,7 +82,7 @@ func (f *filter) Kind() string         { return Nftables }
 func (f *filter) Events() <-chan Event { return f.events.out }
 func (f *filter) Lost() uint64         { return f.events.lost.Load() }
 
-func (f *filter) Capabilities() Capabilities { return Capabilities{} }
+func (f *filter) Capabilities() Capabilities { return f.can }
 
 func (f *filter) open() error {
 	if err := os.MkdirAll(f.dir(), 0o700); err != nil {
@@ -211,10 +223,12 @@ func (f *filter) Attach(slot int, a Attachment) error {
 	if err != nil {
 		return fmt.Errorf("attach slot %d: %w", slot, err)
 	}
-	s := &filterSlot{Index: a.Index}
-	if s.Base, s.Sent, s.Got, err = f.read(slot); err != nil {
+	s := &filterSlot{Index: a.Index, First: f.token + 1}
+	sums, err := f.read(slot)
+	if err != nil {
 		return fmt.Errorf("attach slot %d: %w", slot, err)
 	}
+	s.Base, s.Sent, s.Got, s.Untold = sums.denied, sums.sent, sums.got, sums.untold
 	if err := f.save(slot, s); err != nil {
 		return fmt.Errorf("attach slot %d: %w", slot, err)
 	}

@@ -18,6 +18,12 @@ func (f *filter) marker(base string) string {
 	return "v" + hex.EncodeToString(h[:8])
 }
 
+// told has a packet logged, or goes on at a chain that counts it where its slot has told too much: 64 at once, 32 a second.
+func told(side, otherwise string) string {
+	return fmt.Sprintf("\t\tupdate @told { meta %s limit rate over 32/second burst 64 packets } goto %s\n\t\tlog group %d snaplen %d queue-threshold 1\n",
+		side, otherwise, logGroup, logBytes)
+}
+
 // base is the table without slots.
 func (f *filter) base() string {
 	p := f.cfg.Router.Plan()
@@ -28,6 +34,8 @@ func (f *filter) base() string {
 	set never4 { type ipv4_addr; flags interval; auto-merge; }
 	set never6 { type ipv6_addr; flags interval; auto-merge; }
 	set refused { typeof meta iif . meta mark; size 262144; flags dynamic; }
+	set told { typeof meta iif; size 65536; flags dynamic; }
+	set untold { typeof meta iif; size 65536; flags dynamic; }
 	set sent { typeof meta iif; size 65536; flags dynamic; }
 	set got { typeof meta oif; size 65536; flags dynamic; }
 	set fresh { typeof meta iif . ct mark; }
@@ -35,17 +43,25 @@ func (f *filter) base() string {
 	map rates { type iface_index : verdict; }
 `)
 	for r := ByPolicy; r <= Cut; r++ {
-		fmt.Fprintf(&b, "\tchain d%d {\n\t\tmeta mark set %d\n\t\tupdate @refused { meta iif . meta mark counter }\n", r, r)
+		end := "drop"
 		switch r {
 		case ByPolicy, Forbidden, Cut, NoProxy, TooManyFlows:
-			b.WriteString("\t\tmeta l4proto tcp reject with tcp reset\n\t\treject with icmpx type admin-prohibited\n")
-		default:
-			b.WriteString("\t\tdrop\n")
+			end = "meta l4proto tcp reject with tcp reset\n\t\treject with icmpx type admin-prohibited"
 		}
-		b.WriteString("\t}\n")
+		tell := told("iif", fmt.Sprintf("untold%d", r))
+		if r == OverRate || r == Multicast || r == Neighbour { // counted, no event
+			tell = ""
+		}
+		fmt.Fprintf(&b, "\tchain refuse%d {\n\t\t%s\n\t}\n\tchain untold%[1]d {\n\t\tupdate @untold { meta iif counter }\n\t\tgoto refuse%[1]d\n\t}\n", r, end)
+		fmt.Fprintf(&b, "\tchain d%d {\n\t\tmeta mark set %[1]d\n\t\tupdate @refused { meta iif . meta mark counter }\n%s\t\tgoto refuse%[1]d\n\t}\n", r, tell)
 	}
 	fmt.Fprintf(&b, `
-	chain din { meta mark set %[1]d; update @refused { meta oif . meta mark counter }; drop; }
+	chain untoldin { update @untold { meta oif counter }; drop; }
+	chain din {
+		meta mark set %[1]d
+		update @refused { meta oif . meta mark counter }
+%[5]s		drop
+	}
 	chain permit { ct mark set meta mark; goto pass; }
 	chain pass { meta mark set %#[2]x; iifname "s*" update @sent { meta iif counter }; oifname "s*" update @got { meta oif counter }; accept; }
 	chain check {
@@ -55,7 +71,7 @@ func (f *filter) base() string {
 		meta mark set %#[3]x
 		accept
 	}
-`, Inbound, link.PassMark, link.ProxyMark, uint32(checkedBit))
+`, Inbound, link.PassMark, link.ProxyMark, uint32(checkedBit), told("oif", "untoldin"))
 	// To the proxy's socket, in a chain of its own: the kernel allows it at this hook alone.
 	b.WriteString("\tchain steer {\n\t\ttype filter hook prerouting priority -149;\n")
 	fmt.Fprintf(&b, "\t\tiifname != \"s*\" accept\n\t\tmeta mark != %#x accept\n", link.ProxyMark)

@@ -58,14 +58,20 @@ func (f *filter) Limit(slot int, l network.Limits) error {
 	return f.save(slot, s)
 }
 
-// read gives a slot's counters as they are in the kernel.
-func (f *filter) read(slot int) (denied map[Reason]uint64, sent, got [2]uint64, err error) {
-	denied = map[Reason]uint64{}
+// sums are a slot's counters as they are in the kernel: bytes and packets, and packets.
+type sums struct {
+	denied    map[Reason]uint64
+	sent, got [2]uint64
+	untold    uint64
+}
+
+func (f *filter) read(slot int) (v sums, err error) {
+	v.denied = map[Reason]uint64{}
 	name := "s" + strconv.Itoa(slot)
-	for _, set := range []string{"refused", "sent", "got"} {
+	for _, set := range []string{"refused", "sent", "got", "untold"} {
 		out, err := f.run("list set inet datapath " + set)
 		if err != nil {
-			return nil, sent, got, err
+			return v, err
 		}
 		var doc struct {
 			Nftables []struct {
@@ -80,7 +86,7 @@ func (f *filter) read(slot int) (denied map[Reason]uint64, sent, got [2]uint64, 
 			}
 		}
 		if err := json.Unmarshal([]byte(out), &doc); err != nil {
-			return nil, sent, got, fmt.Errorf("read counters: %w", err)
+			return v, fmt.Errorf("read counters: %w", err)
 		}
 		for _, n := range doc.Nftables {
 			if n.Set == nil {
@@ -92,20 +98,23 @@ func (f *filter) read(slot int) (denied map[Reason]uint64, sent, got [2]uint64, 
 				var two struct{ Concat []any }
 				switch {
 				case set != "refused" && json.Unmarshal(e.Elem.Val, &one) == nil && one == name:
-					if set == "sent" {
-						sent = [2]uint64{c.Bytes, c.Packets}
-					} else {
-						got = [2]uint64{c.Bytes, c.Packets}
+					switch set {
+					case "sent":
+						v.sent = [2]uint64{c.Bytes, c.Packets}
+					case "got":
+						v.got = [2]uint64{c.Bytes, c.Packets}
+					default:
+						v.untold = c.Packets
 					}
 				case set == "refused" && json.Unmarshal(e.Elem.Val, &two) == nil && len(two.Concat) == 2 && two.Concat[0] == name:
 					if r, ok := two.Concat[1].(float64); ok {
-						denied[Reason(r)] = c.Packets
+						v.denied[Reason(r)] = c.Packets
 					}
 				}
 			}
 		}
 	}
-	return denied, sent, got, nil
+	return v, nil
 }
 
 func (f *filter) Counters(slot int) (Counters, error) {
@@ -115,12 +124,13 @@ func (f *filter) Counters(slot int) (Counters, error) {
 	if err != nil {
 		return Counters{}, err
 	}
-	denied, sent, got, err := f.read(slot)
+	v, err := f.read(slot)
 	if err != nil {
 		return Counters{}, err
 	}
-	c := Counters{BytesOut: sent[0] - s.Sent[0], PacketsOut: sent[1] - s.Sent[1], BytesIn: got[0] - s.Got[0], PacketsIn: got[1] - s.Got[1], Denied: map[Reason]uint64{}}
-	for r, n := range denied {
+	c := Counters{BytesOut: v.sent[0] - s.Sent[0], PacketsOut: v.sent[1] - s.Sent[1], BytesIn: v.got[0] - s.Got[0], PacketsIn: v.got[1] - s.Got[1],
+		EventsLost: v.untold - min(s.Untold, v.untold), Denied: map[Reason]uint64{}}
+	for r, n := range v.denied {
 		if n > s.Base[r] {
 			c.Denied[r] = n - s.Base[r]
 		}
@@ -165,44 +175,50 @@ func (f *filter) conntrack(do func(h *netlink.Handle, family netlink.InetFamily)
 
 func (f *filter) flows(slot int, s *filterSlot) ([]Flow, error) {
 	var out []Flow
-	plan := f.cfg.Router.Plan()
 	err := f.conntrack(func(h *netlink.Handle, family netlink.InetFamily) error {
 		all, err := h.ConntrackTableList(netlink.ConntrackTable, family)
 		if err != nil {
 			return fmt.Errorf("flows of slot %d: %w", slot, err)
 		}
 		for _, c := range all {
-			mine, inbound := f.ofSlot(slot, c)
-			if !mine {
-				continue
+			if fl, ok := f.flow(slot, s, c); ok {
+				out = append(out, fl)
 			}
-			local, remote, remotePort := c.Forward.SrcPort, c.Forward.DstIP, c.Forward.DstPort
-			if inbound {
-				local, remote, remotePort = c.Forward.DstPort, c.Forward.SrcIP, c.Forward.SrcPort
-			}
-			a, _ := netip.AddrFromSlice(remote)
-			a = a.Unmap()
-			if !inbound && (a == plan.Gateway4() || a == plan.Gateway6()) {
-				continue // the resolver
-			}
-			fl := Flow{Protocol: protocolOf(c.Forward.Protocol), LocalPort: local, Remote: netip.AddrPortFrom(a, remotePort), Inbound: inbound,
-				Proxied: c.Mark&checkedBit != 0, First: time.Unix(0, int64(c.TimeStart)),
-				BytesOut: c.Forward.Bytes, PacketsOut: c.Forward.Packets, BytesIn: c.Reverse.Bytes, PacketsIn: c.Reverse.Packets}
-			if inbound {
-				fl.BytesOut, fl.PacketsOut, fl.BytesIn, fl.PacketsIn = fl.BytesIn, fl.PacketsIn, fl.BytesOut, fl.PacketsOut
-			}
-			if t, ok := c.ProtoInfo.(*netlink.ProtoInfoTCP); ok {
-				const lastAck = 6 // and time-wait and close after it
-				fl.Closed = t.State >= lastAck
-			}
-			if s.Token[0] != 0 && c.Mark&^uint32(checkedBit) == s.Token[0] {
-				fl.Generation = s.Generation[0]
-			}
-			out = append(out, fl)
 		}
 		return nil
 	})
 	return out, err
+}
+
+// flow is a connection as its slot sees it; ok is false for those of others, and to the resolver.
+func (f *filter) flow(slot int, s *filterSlot, c *netlink.ConntrackFlow) (fl Flow, ok bool) {
+	mine, inbound := f.ofSlot(slot, c)
+	if !mine {
+		return fl, false
+	}
+	local, remote, remotePort := c.Forward.SrcPort, c.Forward.DstIP, c.Forward.DstPort
+	if inbound {
+		local, remote, remotePort = c.Forward.DstPort, c.Forward.SrcIP, c.Forward.SrcPort
+	}
+	a, _ := netip.AddrFromSlice(remote)
+	a = a.Unmap()
+	if plan := f.cfg.Router.Plan(); !inbound && (a == plan.Gateway4() || a == plan.Gateway6()) {
+		return fl, false
+	}
+	fl = Flow{Protocol: protocolOf(c.Forward.Protocol), LocalPort: local, Remote: netip.AddrPortFrom(a, remotePort), Inbound: inbound,
+		Proxied: c.Mark&checkedBit != 0, First: time.Unix(0, int64(c.TimeStart)),
+		BytesOut: c.Forward.Bytes, PacketsOut: c.Forward.Packets, BytesIn: c.Reverse.Bytes, PacketsIn: c.Reverse.Packets}
+	if inbound {
+		fl.BytesOut, fl.PacketsOut, fl.BytesIn, fl.PacketsIn = fl.BytesIn, fl.PacketsIn, fl.BytesOut, fl.PacketsOut
+	}
+	if t, ok := c.ProtoInfo.(*netlink.ProtoInfoTCP); ok {
+		const lastAck = 6 // and time-wait and close after it
+		fl.Closed = t.State >= lastAck
+	}
+	if s.Token[0] != 0 && c.Mark&^uint32(checkedBit) == s.Token[0] {
+		fl.Generation = s.Generation[0]
+	}
+	return fl, true
 }
 
 // slotFlows selects a slot's connections.

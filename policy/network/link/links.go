@@ -19,6 +19,14 @@ const Inside = "eth0"
 // Index is the index of a slot's host end in the router.
 func Index(slot int) int { return slotIndex + slot }
 
+// SlotAt is the slot of an interface index, -1 where it is none's.
+func SlotAt(index int) int {
+	if slot := index - slotIndex; slot >= 0 && slot < Slots {
+		return slot
+	}
+	return -1
+}
+
 // Make gives a network namespace the link of a slot: an interface with its addresses, routes and the gateway as a
 // neighbour, all up. It is sandbox.ErrAlreadyExists when the slot has a link, or the namespace such an interface. After an error nothing is left.
 func (r *Router) Make(slot int, netns *os.File) error {
