@@ -26,8 +26,19 @@ func (w *world) box(t *testing.T, allow ...string) *box {
 
 func (w *world) boxes(t *testing.T, n int, base string, allow ...string) []*box {
 	t.Helper()
+	return w.stacked(t, n, base, []string{"probe"}, allow)
+}
+
+// boxWith makes a sandbox with more toolkits.
+func (w *world) boxWith(t *testing.T, toolkits []string, allow ...string) *box {
+	t.Helper()
+	return w.stacked(t, 1, base, toolkits, allow)[0]
+}
+
+func (w *world) stacked(t *testing.T, n int, base string, toolkits, allow []string) []*box {
+	t.Helper()
 	made, err := w.Client.Create(t.Context(), &dsecv1.CreateSandboxRequest{Count: int32(n), Spec: &dsecv1.SandboxSpec{
-		Environment:  &dsecv1.Environment{Base: base, Toolkits: []string{"probe"}},
+		Environment:  &dsecv1.Environment{Base: base, Toolkits: toolkits},
 		Limits:       &dsecv1.Limits{MemoryBytes: 512 << 20, CpuMillis: 2000, Pids: 256, DiskBytes: 128 << 20, ShmBytes: 16 << 20},
 		NetworkRules: rules(allow),
 	}})

@@ -46,6 +46,13 @@ func prepare(dir string) error {
 			return err
 		}
 	}
-	_, err := testkit.DebianBase(context.Background())
+	node, err := nodeTools(context.Background())
+	if err != nil {
+		return err
+	}
+	if err := os.Setenv(toolsEnv, node); err != nil {
+		return err
+	}
+	_, err = testkit.DebianBase(context.Background())
 	return err
 }
