@@ -50,3 +50,15 @@ func (a *nodeAPI) GetNode(ctx context.Context, _ *dsecv1.GetNodeRequest) (*dsecv
 	}
 	return resp, nil
 }
+
+// ListServices implements NodeService.
+func (a *nodeAPI) ListServices(context.Context, *dsecv1.ListServicesRequest) (*dsecv1.ListServicesResponse, error) {
+	resp := &dsecv1.ListServicesResponse{}
+	c := a.e.programs.catalog()
+	for _, name := range c.Names() {
+		if s, ok := c.Get(name); ok {
+			resp.Services = append(resp.Services, &dsecv1.NetworkService{Name: name, Title: s.Title, Domains: s.Domains, Leaks: s.Leaks})
+		}
+	}
+	return resp, nil
+}

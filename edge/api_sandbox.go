@@ -38,6 +38,20 @@ func (a *sandboxAPI) CreateResolved(ctx context.Context, req *dsecv1.CreateResol
 	return &dsecv1.CreateResolvedResponse{Response: &dsecv1.CreateSandboxResponse{Results: results}}, nil
 }
 
+// SetCeilings implements EdgeService.
+func (a *sandboxAPI) SetCeilings(ctx context.Context, req *dsecv1.SetCeilingsRequest) (*dsecv1.SetCeilingsResponse, error) {
+	return a.e.setCeilings(ctx, req), nil
+}
+
+// CheckNetwork implements EdgeService.
+func (a *sandboxAPI) CheckNetwork(_ context.Context, req *dsecv1.CheckNetworkRequest) (*dsecv1.CheckNetworkResponse, error) {
+	policy, err := a.e.programs.policy(req.Policy.GetRules(), req.Policy.GetLimits())
+	if err != nil {
+		return nil, wireError(err)
+	}
+	return &dsecv1.CheckNetworkResponse{Warnings: a.e.programs.warnings(policy)}, nil
+}
+
 func (a *sandboxAPI) GetSandbox(_ context.Context, req *dsecv1.GetSandboxRequest) (*dsecv1.GetSandboxResponse, error) {
 	b, err := a.e.find(req.SandboxId)
 	if err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/opendsec/dsec/edge/lifecycle"
 	"github.com/opendsec/dsec/edge/record"
 	"github.com/opendsec/dsec/internal/failpoint"
-	"github.com/opendsec/dsec/policy/network"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -182,7 +181,7 @@ func (e *Edge) begin(p *plan, req *dsecv1.CreateResolvedRequest, c *creation, it
 	b.created = &record.Created{
 		BootId: e.cfg.Clock.BootID, Spec: p.public, SecretNames: p.secrets, Layers: p.layers, KeyId: req.KeyId,
 		IdempotencyKey: req.GetCreate().GetIdempotencyKey(), BodyHash: c.hash, Item: int32(item), Count: int32(len(c.ids)),
-		EnvBytes: p.env,
+		EnvBytes: p.env, Network: p.network, Project: req.Project,
 	}
 	b.entry = &record.Entry{Body: &record.Entry_Created{Created: b.created}}
 	if err := log.Append(b.entry); err != nil {
@@ -240,8 +239,8 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 	}
 	b.mu.Lock()
 	b.inst, b.conn = inst, conn
-	if prog, ok := p.machine.Network.(*network.Program); ok {
-		b.net = reachability{rules: p.public.NetworkRules, asked: 1, applied: 1, program: prog}
+	if p.network != nil {
+		b.net = reachability{asked: p.network, applied: 1, program: p.program}
 	}
 	b.readyAt = e.cfg.Clock.Wall()
 	e.add(b)
@@ -250,6 +249,11 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 	conn.Serve(&receiver{b: b, conn: conn})
 	e.hub.publish(b, b.entry)
 	e.hub.publish(b, entry)
+	if b.ceilingIsOld() { // it changed after this creation was checked, and before it was among those to be changed
+		if _, err := b.takeCeiling(ctx); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

@@ -30,6 +30,7 @@ type Edge struct {
 	tidy   tidy
 
 	programs  programs
+	ceilings  ceilings
 	netEvents chan NetworkEvent
 	netLost   atomic.Int64 // network events that were dropped
 

@@ -41,11 +41,10 @@ func eventOf(id sandbox.ID, e *record.Entry) *dsecv1.Event {
 		failureEvent(ev, "ended", body.Ended.Failure)
 	case *record.Entry_NetworkAsked:
 		ev.Type, ev.Attributes = "network_set", map[string]string{"generation": strconv.FormatInt(body.NetworkAsked.Generation, 10)}
-		var words []string
-		for _, r := range body.NetworkAsked.Rules {
-			words = append(words, map[bool]string{true: "", false: "!"}[r.GetAllow()]+r.GetTarget())
+		ev.Message = clip(strings.Join(texts(body.NetworkAsked.Rules), " "), maxMessage)
+		if c := body.NetworkAsked.Ceiling; c != nil {
+			ev.Attributes["ceiling"] = clip(strings.Join(texts(c.GetPolicy().GetRules()), " "), 256)
 		}
-		ev.Message = clip(strings.Join(words, " "), maxMessage)
 	case *record.Entry_CommandStarted:
 		c := body.CommandStarted
 		ev.Type, ev.Message = "command_started", summary(c.Spec)

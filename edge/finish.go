@@ -210,7 +210,7 @@ func (b *box) checkpoint() *record.Checkpoint {
 	cp := &record.Checkpoint{
 		Paused: s.State == sandbox.StatePaused, Stopping: s.State == sandbox.StateStopping, Failure: failureProto(s.Failure),
 		HasTtl: s.HasTTL, TtlLeftNanos: int64(s.TTLLeft), IdleNanos: int64(s.Idle),
-		ReadyWallNanos: b.readyAt.UnixNano(), Handle: b.handle, Network: b.net.record(),
+		ReadyWallNanos: b.readyAt.UnixNano(), Handle: b.handle, Network: b.net.asked,
 	}
 	for _, s := range b.sessions {
 		cp.Sessions = append(cp.Sessions, s.proto())

@@ -120,15 +120,18 @@ func (h *history) restore(b *box) {
 	}
 }
 
-// restoreNetwork gives the sandbox the rules that were asked for last.
+// restoreNetwork gives the sandbox what was asked for last.
 func (h *history) restoreNetwork(b *box) {
-	if h.network != nil {
-		b.net = reachability{rules: h.network.Rules, asked: h.network.Generation}
+	b.net.asked = h.network
+	if b.net.asked == nil {
+		b.net.asked = h.created.GetNetwork()
+	}
+	if b.net.asked != nil {
 		return
 	}
-	rules := h.created.GetSpec().GetNetworkRules()
-	if policy, err := b.e.programs.policy(rules); err == nil && allows(policy) {
-		b.net = reachability{rules: rules, asked: 1}
+	old := &record.NetworkAsked{Rules: h.created.GetSpec().GetNetworkRules(), Generation: 1}
+	if _, opens, err := b.e.programs.layers(old); err == nil && opens {
+		b.net.asked = old
 	}
 }
 

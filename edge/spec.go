@@ -11,6 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/edge/record"
+	"github.com/opendsec/dsec/policy/network"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -34,7 +36,9 @@ type plan struct {
 	ttl     time.Duration
 	idle    time.Duration
 	timeout time.Duration
-	env     int64 // bytes
+	env     int64                // bytes
+	network *record.NetworkAsked // nil = none
+	program *network.Program
 }
 
 func invalid(format string, args ...any) error {
@@ -92,7 +96,7 @@ func (e *Edge) check(req *dsecv1.CreateResolvedRequest) (*plan, error) {
 		Backend: name, Limits: limits, Hostname: public.Hostname, Env: env, User: public.User,
 		Workdir: public.Workdir, NoNewPrivileges: public.NoNewPrivileges,
 	}
-	if err := e.checkNetwork(p); err != nil {
+	if err := e.checkNetwork(p, req); err != nil {
 		return nil, err
 	}
 	for _, l := range req.Layers {

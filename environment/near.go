@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/internal/spelling"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -60,7 +61,7 @@ func (c *Catalogue) near(ctx context.Context, kind dsecv1.LayerKind, name string
 		if n == name {
 			continue // all versions are deleted
 		}
-		far := distance(name, n)
+		far := spelling.Distance(name, n)
 		if name != "" && (strings.Contains(n, name) || strings.Contains(name, n)) {
 			far = min(far, 1)
 		}
@@ -74,25 +75,4 @@ func (c *Catalogue) near(ctx context.Context, kind dsecv1.LayerKind, name string
 		out = append(out, f.name)
 	}
 	return out
-}
-
-// distance is the number of single-byte edits between two short strings.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replace := diagonal
-			if a[i] != b[j] {
-				replace++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replace, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -2,8 +2,8 @@ package sandbox
 
 import "context"
 
-// NetworkPolicy is a policy that was compiled for a node: what a driver with networks takes is a *network.Program of
-// policy/network. Equal digests mean equal policies.
+// NetworkPolicy is a policy that was compiled for a node: what a driver with networks takes is a *network.Program or
+// *network.Member of policy/network. Equal digests mean equal policies.
 type NetworkPolicy interface{ Digest() string }
 
 // Networked is an optional ability of an Instance: changing what it may reach while it runs. When SetNetwork returns,

@@ -43,6 +43,12 @@ func (d *Driver) attach(sh *shell) error {
 // setNetwork puts a sandbox under a policy.
 func (d *Driver) setNetwork(slot int, id sandbox.ID, generation uint64, p sandbox.NetworkPolicy) error {
 	prog, ok := p.(*network.Program)
+	if m, member := p.(*network.Member); member {
+		if err := d.cfg.Network.Join(slot, string(id), m.Network, m.Name); err != nil {
+			return err
+		}
+		prog, ok = m.Program, true
+	}
 	if !ok {
 		return fmt.Errorf("network of %s: %w: containers take a *network.Program, not a %T", id, sandbox.ErrInvalid, p)
 	}

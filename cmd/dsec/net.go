@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"connectrpc.com/connect"
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/policy/network"
 	"github.com/spf13/cobra"
@@ -30,18 +31,60 @@ func rulesOf(texts []string) []*dsecv1.NetworkRule {
 	return out
 }
 
+// netLimits are the flags of limits.
+type netLimits struct {
+	prefix      string
+	rate        string
+	connections int64
+}
+
+func (l *netLimits) register(cmd *cobra.Command, prefix string) {
+	l.prefix = prefix
+	cmd.Flags().StringVar(&l.rate, prefix+"rate", "", "bytes that it may send, and receive, in a second, like 10m (0: no limit)")
+	cmd.Flags().Int64Var(&l.connections, prefix+"connections", 0, "connections that it may have open at once (0: the node's own bound)")
+}
+
+// proto is nil where no limit was given.
+func (l *netLimits) proto(cmd *cobra.Command) (*dsecv1.NetworkLimits, error) {
+	rate, connections := cmd.Flags().Changed(l.prefix+"rate"), cmd.Flags().Changed(l.prefix+"connections")
+	if !rate && !connections {
+		return nil, nil
+	}
+	out := &dsecv1.NetworkLimits{Connections: l.connections}
+	if rate {
+		n, err := parseSize(l.rate)
+		if err != nil {
+			return nil, fmt.Errorf("--%srate: %w", l.prefix, err)
+		}
+		out.BandwidthBps = n
+	}
+	return out, nil
+}
+
 func newNetSet() *cobra.Command {
-	return &cobra.Command{
+	var limits netLimits
+	cmd := &cobra.Command{
 		Use:   "set ID RULE...",
 		Short: "Replace what a sandbox may reach (RULE: pypi, example.org:22, 10.0.0.0/24:5432/tcp, !github, open, none)",
-		Args:  rangeArgs(2, -1),
+		Long: `Set replaces what a sandbox may reach, and its limits where they are given: all of them at once. With limits and no
+rules, the rules stay as they are.`,
+		Args: rangeArgs(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := limits.proto(cmd)
+			if err != nil {
+				return &exitError{2, err}
+			}
+			if len(args) == 1 && l == nil {
+				return &exitError{2, fmt.Errorf("1 arguments do not fit: usage: %s", cmd.UseLine())}
+			}
 			c, err := newClient()
 			if err != nil {
 				return err
 			}
 			defer c.Close()
-			resp, err := c.Sandboxes.SetNetwork(cmd.Context(), &dsecv1.SetNetworkRequest{SandboxId: args[0], Rules: rulesOf(args[1:])})
+			resp, err := c.Sandboxes.SetNetwork(cmd.Context(), &dsecv1.SetNetworkRequest{
+				SandboxId: args[0], Rules: rulesOf(args[1:]), Limits: l, KeepRules: len(args) == 1,
+			})
 			if err != nil {
 				return err
 			}
@@ -55,6 +98,8 @@ func newNetSet() *cobra.Command {
 			return nil
 		},
 	}
+	limits.register(cmd, "")
+	return cmd
 }
 
 func newNetExplain() *cobra.Command {
@@ -62,27 +107,33 @@ func newNetExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain ID HOST[:PORT]",
 		Short: "Tell whether a sandbox may reach a destination, and which rule decides (exit code 1: it may not)",
-		Args:  exactArgs(2),
+		Long: `Explain tells whether a sandbox may reach a destination, and which rule of whose decides. Nothing is connected to.
+
+Exit codes: 0 it may, 1 it may not, 2 what was asked makes no sense, 125 nobody could tell.`,
+		Args: exactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req := &dsecv1.ExplainNetworkRequest{SandboxId: args[0], Host: args[1], Protocol: protocol}
 			if host, port, err := net.SplitHostPort(args[1]); err == nil {
 				n, err := strconv.Atoi(port)
 				if err != nil && strings.HasPrefix(port, "//") {
-					return fmt.Errorf("%s is a URL: write its host alone, or HOST:PORT", args[1])
+					return &exitError{2, fmt.Errorf("%s is a URL: write its host alone, or HOST:PORT", args[1])}
 				}
 				if err != nil || n < 1 || n > 65535 {
-					return fmt.Errorf("port %q: want 1 to 65535", port)
+					return &exitError{2, fmt.Errorf("port %q: want 1 to 65535", port)}
 				}
 				req.Host, req.Port = host, int32(n)
 			}
 			c, err := newClient()
 			if err != nil {
-				return err
+				return &exitError{exitInfra, err}
 			}
 			defer c.Close()
 			resp, err := c.Sandboxes.ExplainNetwork(cmd.Context(), req)
-			if err != nil {
-				return err
+			switch {
+			case connect.CodeOf(err) == connect.CodeInvalidArgument:
+				return &exitError{2, err}
+			case err != nil:
+				return &exitError{exitInfra, err}
 			}
 			if wantJSON(cmd) {
 				if err := printProtoLine(cmd.OutOrStdout(), resp); err != nil {
@@ -113,16 +164,23 @@ type serviceRow struct {
 func newNetServices() *cobra.Command {
 	return &cobra.Command{
 		Use:   "services",
-		Short: "List the built-in services that rules can name, and what each can leak",
+		Short: "List the services that rules can name on the node, and what each can leak",
 		Args:  exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c := network.Builtin()
+			c, err := newClient()
+			if err != nil {
+				return err
+			}
+			defer c.Close()
+			resp, err := c.Node.ListServices(cmd.Context(), &dsecv1.ListServicesRequest{})
+			if err != nil {
+				return err
+			}
 			var list []serviceRow
 			var rows [][]string
-			for _, name := range c.Names() {
-				s, _ := c.Get(name)
-				list = append(list, serviceRow{name, s.Title, s.Domains, s.Leaks})
-				rows = append(rows, []string{name, s.Title, s.Leaks})
+			for _, s := range resp.GetServices() {
+				list = append(list, serviceRow{s.GetName(), s.GetTitle(), s.GetDomains(), s.GetLeaks()})
+				rows = append(rows, []string{s.GetName(), s.GetTitle(), s.GetLeaks()})
 			}
 			if wantJSON(cmd) {
 				return printJSON(cmd.OutOrStdout(), list)

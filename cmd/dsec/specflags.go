@@ -25,6 +25,8 @@ type specFlags struct {
 	ttl, idle, createTimeout        string
 	user, workdir, hostname         string
 	noNewPrivs                      bool
+	netLimits                       netLimits
+	privateNetwork, networkName     string
 }
 
 func (f *specFlags) register(cmd *cobra.Command) {
@@ -45,6 +47,9 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fl.StringArrayVar(&f.secrets, "secret", nil, "like --env, but never shown or recorded: `NAME` (from this environment) or NAME=VALUE")
 	fl.StringArrayVarP(&f.labels, "label", "l", nil, "label `NAME=VALUE`")
 	fl.StringArrayVar(&f.allow, "allow", nil, "what it may reach: a `RULE` like pypi, example.org:22, 10.0.0.0/24:5432/tcp, !github, open (without any: loopback only)")
+	f.netLimits.register(cmd, "net-")
+	fl.StringVar(&f.privateNetwork, "private-network", "", "private network `NAME`: sandboxes of one node that name the same reach each other, whatever --allow says")
+	fl.StringVar(&f.networkName, "network-name", "", "what the others there call it (default: its host name)")
 	fl.StringVar(&f.ttl, "ttl", "", "time to live from readiness, like 10m")
 	fl.StringVar(&f.idle, "idle", "", "end after this long without activity")
 	fl.StringVar(&f.createTimeout, "create-timeout", "", "how long creation may take")
@@ -124,6 +129,9 @@ func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 	if s.Labels, err = parsePairs("--label", f.labels, nil); err != nil {
 		return nil, err
 	}
-	s.NetworkRules = rulesOf(f.allow)
+	s.NetworkRules, s.PrivateNetwork, s.NetworkName = rulesOf(f.allow), f.privateNetwork, f.networkName
+	if s.NetworkLimits, err = f.netLimits.proto(cmd); err != nil {
+		return nil, err
+	}
 	return s, nil
 }

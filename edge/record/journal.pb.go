@@ -340,7 +340,10 @@ type Created struct {
 	Item           int32  `protobuf:"varint,8,opt,name=item,proto3" json:"item,omitempty"`
 	Count          int32  `protobuf:"varint,9,opt,name=count,proto3" json:"count,omitempty"`
 	// The sandbox's environment that its commands get counts against the bound of arguments: its size in bytes.
-	EnvBytes      int64 `protobuf:"varint,10,opt,name=env_bytes,json=envBytes,proto3" json:"env_bytes,omitempty"`
+	EnvBytes int64 `protobuf:"varint,10,opt,name=env_bytes,json=envBytes,proto3" json:"env_bytes,omitempty"`
+	// Absent without a network. Records of older versions have none: there, spec.network_rules say it all.
+	Network       *NetworkAsked `protobuf:"bytes,11,opt,name=network,proto3" json:"network,omitempty"`
+	Project       string        `protobuf:"bytes,12,opt,name=project,proto3" json:"project,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -443,6 +446,20 @@ func (x *Created) GetEnvBytes() int64 {
 		return x.EnvBytes
 	}
 	return 0
+}
+
+func (x *Created) GetNetwork() *NetworkAsked {
+	if x != nil {
+		return x.Network
+	}
+	return nil
+}
+
+func (x *Created) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
 }
 
 type Ready struct {
@@ -631,13 +648,24 @@ func (x *Extended) GetIdleNanos() int64 {
 	return 0
 }
 
-// NetworkAsked: these rules are to be in force from now on.
+// NetworkAsked: all of this is to be in force from now on.
 type NetworkAsked struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Rules         []*v1.NetworkRule      `protobuf:"bytes,1,rep,name=rules,proto3" json:"rules,omitempty"`
-	Generation    int64                  `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Rules      []*v1.NetworkRule      `protobuf:"bytes,1,rep,name=rules,proto3" json:"rules,omitempty"`
+	Generation int64                  `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	Limits     *v1.NetworkLimits      `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
+	// It was created without rules of its own and was given none since: its environment's are all there are.
+	Inherits    bool               `protobuf:"varint,4,opt,name=inherits,proto3" json:"inherits,omitempty"`
+	Environment []*v1.NetworkLayer `protobuf:"bytes,5,rep,name=environment,proto3" json:"environment,omitempty"`
+	// Of its project; absent without one.
+	Ceiling *v1.NetworkLayer `protobuf:"bytes,6,opt,name=ceiling,proto3" json:"ceiling,omitempty"`
+	// Of the ceilings.
+	Revision int64 `protobuf:"varint,7,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Private network, named with its project, and its name there.
+	PrivateNetwork string `protobuf:"bytes,8,opt,name=private_network,json=privateNetwork,proto3" json:"private_network,omitempty"`
+	NetworkName    string `protobuf:"bytes,9,opt,name=network_name,json=networkName,proto3" json:"network_name,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *NetworkAsked) Reset() {
@@ -682,6 +710,55 @@ func (x *NetworkAsked) GetGeneration() int64 {
 		return x.Generation
 	}
 	return 0
+}
+
+func (x *NetworkAsked) GetLimits() *v1.NetworkLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *NetworkAsked) GetInherits() bool {
+	if x != nil {
+		return x.Inherits
+	}
+	return false
+}
+
+func (x *NetworkAsked) GetEnvironment() []*v1.NetworkLayer {
+	if x != nil {
+		return x.Environment
+	}
+	return nil
+}
+
+func (x *NetworkAsked) GetCeiling() *v1.NetworkLayer {
+	if x != nil {
+		return x.Ceiling
+	}
+	return nil
+}
+
+func (x *NetworkAsked) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *NetworkAsked) GetPrivateNetwork() string {
+	if x != nil {
+		return x.PrivateNetwork
+	}
+	return ""
+}
+
+func (x *NetworkAsked) GetNetworkName() string {
+	if x != nil {
+		return x.NetworkName
+	}
+	return ""
 }
 
 type Stopping struct {
@@ -998,7 +1075,7 @@ const file_journal_proto_rawDesc = "" +
 	"checkpoint\x18\x1e \x01(\v2\x1a.dsec.record.v1.CheckpointH\x00R\n" +
 	"checkpoint\x12*\n" +
 	"\x04note\x18\x1f \x01(\v2\x14.dsec.record.v1.NoteH\x00R\x04noteB\x06\n" +
-	"\x04body\"\xab\x02\n" +
+	"\x04body\"\xfd\x02\n" +
 	"\aCreated\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12(\n" +
 	"\x04spec\x18\x02 \x01(\v2\x14.dsec.v1.SandboxSpecR\x04spec\x12!\n" +
@@ -1010,7 +1087,9 @@ const file_journal_proto_rawDesc = "" +
 	"\x04item\x18\b \x01(\x05R\x04item\x12\x14\n" +
 	"\x05count\x18\t \x01(\x05R\x05count\x12\x1b\n" +
 	"\tenv_bytes\x18\n" +
-	" \x01(\x03R\benvBytes\"[\n" +
+	" \x01(\x03R\benvBytes\x126\n" +
+	"\anetwork\x18\v \x01(\v2\x1c.dsec.record.v1.NetworkAskedR\anetwork\x12\x18\n" +
+	"\aproject\x18\f \x01(\tR\aproject\"[\n" +
 	"\x05Ready\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\fR\x06handle\x12\x1b\n" +
 	"\tttl_nanos\x18\x02 \x01(\x03R\bttlNanos\x12\x1d\n" +
@@ -1024,12 +1103,19 @@ const file_journal_proto_rawDesc = "" +
 	"idle_nanos\x18\x02 \x01(\x03H\x01R\tidleNanos\x88\x01\x01B\f\n" +
 	"\n" +
 	"_ttl_nanosB\r\n" +
-	"\v_idle_nanos\"Z\n" +
+	"\v_idle_nanos\"\xf8\x02\n" +
 	"\fNetworkAsked\x12*\n" +
 	"\x05rules\x18\x01 \x03(\v2\x14.dsec.v1.NetworkRuleR\x05rules\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x03R\n" +
-	"generation\"6\n" +
+	"generation\x12.\n" +
+	"\x06limits\x18\x03 \x01(\v2\x16.dsec.v1.NetworkLimitsR\x06limits\x12\x1a\n" +
+	"\binherits\x18\x04 \x01(\bR\binherits\x127\n" +
+	"\venvironment\x18\x05 \x03(\v2\x15.dsec.v1.NetworkLayerR\venvironment\x12/\n" +
+	"\aceiling\x18\x06 \x01(\v2\x15.dsec.v1.NetworkLayerR\aceiling\x12\x1a\n" +
+	"\brevision\x18\a \x01(\x03R\brevision\x12'\n" +
+	"\x0fprivate_network\x18\b \x01(\tR\x0eprivateNetwork\x12!\n" +
+	"\fnetwork_name\x18\t \x01(\tR\vnetworkName\"6\n" +
 	"\bStopping\x12*\n" +
 	"\afailure\x18\x01 \x01(\v2\x10.dsec.v1.FailureR\afailure\"3\n" +
 	"\x05Ended\x12*\n" +
@@ -1075,23 +1161,25 @@ func file_journal_proto_rawDescGZIP() []byte {
 
 var file_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_journal_proto_goTypes = []any{
-	(*Entry)(nil),          // 0: dsec.record.v1.Entry
-	(*Created)(nil),        // 1: dsec.record.v1.Created
-	(*Ready)(nil),          // 2: dsec.record.v1.Ready
-	(*Paused)(nil),         // 3: dsec.record.v1.Paused
-	(*Resumed)(nil),        // 4: dsec.record.v1.Resumed
-	(*Extended)(nil),       // 5: dsec.record.v1.Extended
-	(*NetworkAsked)(nil),   // 6: dsec.record.v1.NetworkAsked
-	(*Stopping)(nil),       // 7: dsec.record.v1.Stopping
-	(*Ended)(nil),          // 8: dsec.record.v1.Ended
-	(*Checkpoint)(nil),     // 9: dsec.record.v1.Checkpoint
-	(*Note)(nil),           // 10: dsec.record.v1.Note
-	nil,                    // 11: dsec.record.v1.Note.AttributesEntry
-	(*v1.Command)(nil),     // 12: dsec.v1.Command
-	(*v1.Session)(nil),     // 13: dsec.v1.Session
-	(*v1.SandboxSpec)(nil), // 14: dsec.v1.SandboxSpec
-	(*v1.NetworkRule)(nil), // 15: dsec.v1.NetworkRule
-	(*v1.Failure)(nil),     // 16: dsec.v1.Failure
+	(*Entry)(nil),            // 0: dsec.record.v1.Entry
+	(*Created)(nil),          // 1: dsec.record.v1.Created
+	(*Ready)(nil),            // 2: dsec.record.v1.Ready
+	(*Paused)(nil),           // 3: dsec.record.v1.Paused
+	(*Resumed)(nil),          // 4: dsec.record.v1.Resumed
+	(*Extended)(nil),         // 5: dsec.record.v1.Extended
+	(*NetworkAsked)(nil),     // 6: dsec.record.v1.NetworkAsked
+	(*Stopping)(nil),         // 7: dsec.record.v1.Stopping
+	(*Ended)(nil),            // 8: dsec.record.v1.Ended
+	(*Checkpoint)(nil),       // 9: dsec.record.v1.Checkpoint
+	(*Note)(nil),             // 10: dsec.record.v1.Note
+	nil,                      // 11: dsec.record.v1.Note.AttributesEntry
+	(*v1.Command)(nil),       // 12: dsec.v1.Command
+	(*v1.Session)(nil),       // 13: dsec.v1.Session
+	(*v1.SandboxSpec)(nil),   // 14: dsec.v1.SandboxSpec
+	(*v1.NetworkRule)(nil),   // 15: dsec.v1.NetworkRule
+	(*v1.NetworkLimits)(nil), // 16: dsec.v1.NetworkLimits
+	(*v1.NetworkLayer)(nil),  // 17: dsec.v1.NetworkLayer
+	(*v1.Failure)(nil),       // 18: dsec.v1.Failure
 }
 var file_journal_proto_depIdxs = []int32{
 	1,  // 0: dsec.record.v1.Entry.created:type_name -> dsec.record.v1.Created
@@ -1109,18 +1197,22 @@ var file_journal_proto_depIdxs = []int32{
 	9,  // 12: dsec.record.v1.Entry.checkpoint:type_name -> dsec.record.v1.Checkpoint
 	10, // 13: dsec.record.v1.Entry.note:type_name -> dsec.record.v1.Note
 	14, // 14: dsec.record.v1.Created.spec:type_name -> dsec.v1.SandboxSpec
-	15, // 15: dsec.record.v1.NetworkAsked.rules:type_name -> dsec.v1.NetworkRule
-	16, // 16: dsec.record.v1.Stopping.failure:type_name -> dsec.v1.Failure
-	16, // 17: dsec.record.v1.Ended.failure:type_name -> dsec.v1.Failure
-	16, // 18: dsec.record.v1.Checkpoint.failure:type_name -> dsec.v1.Failure
-	13, // 19: dsec.record.v1.Checkpoint.sessions:type_name -> dsec.v1.Session
-	6,  // 20: dsec.record.v1.Checkpoint.network:type_name -> dsec.record.v1.NetworkAsked
-	11, // 21: dsec.record.v1.Note.attributes:type_name -> dsec.record.v1.Note.AttributesEntry
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	6,  // 15: dsec.record.v1.Created.network:type_name -> dsec.record.v1.NetworkAsked
+	15, // 16: dsec.record.v1.NetworkAsked.rules:type_name -> dsec.v1.NetworkRule
+	16, // 17: dsec.record.v1.NetworkAsked.limits:type_name -> dsec.v1.NetworkLimits
+	17, // 18: dsec.record.v1.NetworkAsked.environment:type_name -> dsec.v1.NetworkLayer
+	17, // 19: dsec.record.v1.NetworkAsked.ceiling:type_name -> dsec.v1.NetworkLayer
+	18, // 20: dsec.record.v1.Stopping.failure:type_name -> dsec.v1.Failure
+	18, // 21: dsec.record.v1.Ended.failure:type_name -> dsec.v1.Failure
+	18, // 22: dsec.record.v1.Checkpoint.failure:type_name -> dsec.v1.Failure
+	13, // 23: dsec.record.v1.Checkpoint.sessions:type_name -> dsec.v1.Session
+	6,  // 24: dsec.record.v1.Checkpoint.network:type_name -> dsec.record.v1.NetworkAsked
+	11, // 25: dsec.record.v1.Note.attributes:type_name -> dsec.record.v1.Note.AttributesEntry
+	26, // [26:26] is the sub-list for method output_type
+	26, // [26:26] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_journal_proto_init() }

@@ -60,6 +60,12 @@ func AlwaysDenied() []netip.Prefix {
 	return out
 }
 
+// IsPrivate tells whether an address lies in a range that only a rule for a range inside it opens, and no name.
+func IsPrivate(a netip.Addr) bool {
+	_, ok := isPrivate(single(a.Unmap()))
+	return ok
+}
+
 func within(list []special, p netip.Prefix) (string, bool) {
 	for _, s := range list {
 		if s.prefix.Bits() <= p.Bits() && s.prefix.Contains(p.Addr()) {

@@ -11,6 +11,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/opendsec/dsec/internal/spelling"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -246,7 +247,7 @@ func (c *Catalog) Leaks(p Policy) []Leak {
 func (c *Catalog) near(name string) string {
 	var out []string
 	for n := range c.source {
-		if d := distance(name, n); d <= 1+len(n)/4 || len(name) > 2 && (strings.HasPrefix(n, name) || strings.HasPrefix(name, n)) {
+		if d := spelling.Distance(name, n); d <= 1+len(n)/4 || len(name) > 2 && (strings.HasPrefix(n, name) || strings.HasPrefix(name, n)) {
 			out = append(out, n)
 		}
 	}
@@ -255,30 +256,6 @@ func (c *Catalog) near(name string) string {
 	}
 	slices.Sort(out)
 	return ": did you mean " + strings.Join(out, " or ") + "?"
-}
-
-// distance counts the letters to change, add or remove from a to b.
-func distance(a, b string) int {
-	if len(a) > 64 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 func validService(s string) bool {

@@ -9,7 +9,7 @@ import (
 // Source says who a policy, and thus a decision, is from.
 type Source string
 
-// The sources of policies, and of what holds whatever policies say.
+// The sources of policies, and of what holds whatever policies say. Others name whose of a kind: "project research".
 const (
 	FromSpec        Source = "spec"
 	FromEnvironment Source = "environment"

@@ -101,8 +101,7 @@ func (c Compiler) Compile(layers ...Layer) (*Program, error) {
 		p.named = p.named || l.deniesName
 		limits := in.Policy.Limits
 		p.Layers = append(p.Layers, Layer{in.Source, Policy{l.mode, l.rules, limits}})
-		p.Limits.Bandwidth = least(p.Limits.Bandwidth, limits.Bandwidth)
-		p.Limits.Connections = least(p.Limits.Connections, limits.Connections)
+		p.Limits = p.Limits.Least(limits)
 	}
 	var err error
 	p.Static, err = p.table()

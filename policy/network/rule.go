@@ -147,6 +147,11 @@ type Limits struct {
 	Connections uint32
 }
 
+// Least are the lesser of two parties' limits.
+func (l Limits) Least(m Limits) Limits {
+	return Limits{Bandwidth: least(l.Bandwidth, m.Bandwidth), Connections: least(l.Connections, m.Connections)}
+}
+
 // Policy is what one party (the spec, the environment, a project) says about a sandbox's network.
 // The zero value denies everything.
 type Policy struct {

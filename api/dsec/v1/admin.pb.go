@@ -30,7 +30,9 @@ type Key struct {
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	RevokedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=revoked_at,json=revokedAt,proto3" json:"revoked_at,omitempty"`
 	// Shape of the key: "dsec" (dsec_<id>_<secret>) or "e2b" (e2b_<hexadecimal>), for clients that insist on it.
-	Format        string `protobuf:"bytes,5,opt,name=format,proto3" json:"format,omitempty"`
+	Format string `protobuf:"bytes,5,opt,name=format,proto3" json:"format,omitempty"`
+	// Sandboxes that are created with it belong to this project.
+	Project       string `protobuf:"bytes,6,opt,name=project,proto3" json:"project,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -100,11 +102,20 @@ func (x *Key) GetFormat() string {
 	return ""
 }
 
+func (x *Key) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
 type CreateKeyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Empty = "dsec".
-	Format        string `protobuf:"bytes,2,opt,name=format,proto3" json:"format,omitempty"`
+	Format string `protobuf:"bytes,2,opt,name=format,proto3" json:"format,omitempty"`
+	// Empty = that of the key that asks; another is refused (permission_denied): a project's ceiling would bound nobody.
+	Project       string `protobuf:"bytes,3,opt,name=project,proto3" json:"project,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -149,6 +160,13 @@ func (x *CreateKeyRequest) GetName() string {
 func (x *CreateKeyRequest) GetFormat() string {
 	if x != nil {
 		return x.Format
+	}
+	return ""
+}
+
+func (x *CreateKeyRequest) GetProject() string {
+	if x != nil {
+		return x.Project
 	}
 	return ""
 }
@@ -373,6 +391,156 @@ func (x *RevokeKeyResponse) GetKey() *Key {
 	return nil
 }
 
+type ListServicesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServicesRequest) Reset() {
+	*x = ListServicesRequest{}
+	mi := &file_dsec_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServicesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServicesRequest) ProtoMessage() {}
+
+func (x *ListServicesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServicesRequest.ProtoReflect.Descriptor instead.
+func (*ListServicesRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+type ListServicesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Services      []*NetworkService      `protobuf:"bytes,1,rep,name=services,proto3" json:"services,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListServicesResponse) Reset() {
+	*x = ListServicesResponse{}
+	mi := &file_dsec_v1_admin_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListServicesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListServicesResponse) ProtoMessage() {}
+
+func (x *ListServicesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_admin_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListServicesResponse.ProtoReflect.Descriptor instead.
+func (*ListServicesResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ListServicesResponse) GetServices() []*NetworkService {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+// NetworkService is a named set of domains.
+type NetworkService struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Name    string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Title   string                 `protobuf:"bytes,2,opt,name=title,proto3" json:"title,omitempty"`
+	Domains []string               `protobuf:"bytes,3,rep,name=domains,proto3" json:"domains,omitempty"`
+	// What a task can get or give away through it that one would not expect.
+	Leaks         string `protobuf:"bytes,4,opt,name=leaks,proto3" json:"leaks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkService) Reset() {
+	*x = NetworkService{}
+	mi := &file_dsec_v1_admin_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkService) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkService) ProtoMessage() {}
+
+func (x *NetworkService) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_admin_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkService.ProtoReflect.Descriptor instead.
+func (*NetworkService) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *NetworkService) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *NetworkService) GetTitle() string {
+	if x != nil {
+		return x.Title
+	}
+	return ""
+}
+
+func (x *NetworkService) GetDomains() []string {
+	if x != nil {
+		return x.Domains
+	}
+	return nil
+}
+
+func (x *NetworkService) GetLeaks() string {
+	if x != nil {
+		return x.Leaks
+	}
+	return ""
+}
+
 type GetNodeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -381,7 +549,7 @@ type GetNodeRequest struct {
 
 func (x *GetNodeRequest) Reset() {
 	*x = GetNodeRequest{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[7]
+	mi := &file_dsec_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -393,7 +561,7 @@ func (x *GetNodeRequest) String() string {
 func (*GetNodeRequest) ProtoMessage() {}
 
 func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[7]
+	mi := &file_dsec_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -406,7 +574,7 @@ func (x *GetNodeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeRequest.ProtoReflect.Descriptor instead.
 func (*GetNodeRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 type GetNodeResponse struct {
@@ -432,7 +600,7 @@ type GetNodeResponse struct {
 
 func (x *GetNodeResponse) Reset() {
 	*x = GetNodeResponse{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[8]
+	mi := &file_dsec_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -444,7 +612,7 @@ func (x *GetNodeResponse) String() string {
 func (*GetNodeResponse) ProtoMessage() {}
 
 func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[8]
+	mi := &file_dsec_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -457,7 +625,7 @@ func (x *GetNodeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetNodeResponse.ProtoReflect.Descriptor instead.
 func (*GetNodeResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *GetNodeResponse) GetEdge() string {
@@ -563,7 +731,7 @@ type NodeNetwork struct {
 
 func (x *NodeNetwork) Reset() {
 	*x = NodeNetwork{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[9]
+	mi := &file_dsec_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -575,7 +743,7 @@ func (x *NodeNetwork) String() string {
 func (*NodeNetwork) ProtoMessage() {}
 
 func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[9]
+	mi := &file_dsec_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -588,7 +756,7 @@ func (x *NodeNetwork) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeNetwork.ProtoReflect.Descriptor instead.
 func (*NodeNetwork) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *NodeNetwork) GetEnforcedBy() string {
@@ -617,7 +785,7 @@ type StageCost struct {
 
 func (x *StageCost) Reset() {
 	*x = StageCost{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[10]
+	mi := &file_dsec_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +797,7 @@ func (x *StageCost) String() string {
 func (*StageCost) ProtoMessage() {}
 
 func (x *StageCost) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[10]
+	mi := &file_dsec_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +810,7 @@ func (x *StageCost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StageCost.ProtoReflect.Descriptor instead.
 func (*StageCost) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StageCost) GetStage() string {
@@ -673,6 +841,202 @@ func (x *StageCost) GetP99Usec() float64 {
 	return 0
 }
 
+// Ceilings are those of all projects, as of a revision of the engine.
+type SetCeilingsRequest struct {
+	state         protoimpl.MessageState    `protogen:"open.v1"`
+	Revision      int64                     `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	Projects      map[string]*NetworkPolicy `protobuf:"bytes,2,rep,name=projects,proto3" json:"projects,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetCeilingsRequest) Reset() {
+	*x = SetCeilingsRequest{}
+	mi := &file_dsec_v1_admin_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetCeilingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetCeilingsRequest) ProtoMessage() {}
+
+func (x *SetCeilingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_admin_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetCeilingsRequest.ProtoReflect.Descriptor instead.
+func (*SetCeilingsRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SetCeilingsRequest) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *SetCeilingsRequest) GetProjects() map[string]*NetworkPolicy {
+	if x != nil {
+		return x.Projects
+	}
+	return nil
+}
+
+type SetCeilingsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Sandboxes that got another ceiling by this call.
+	Changed int32 `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
+	// Why others did not, for people.
+	Errors        []string `protobuf:"bytes,2,rep,name=errors,proto3" json:"errors,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetCeilingsResponse) Reset() {
+	*x = SetCeilingsResponse{}
+	mi := &file_dsec_v1_admin_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetCeilingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetCeilingsResponse) ProtoMessage() {}
+
+func (x *SetCeilingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_admin_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetCeilingsResponse.ProtoReflect.Descriptor instead.
+func (*SetCeilingsResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *SetCeilingsResponse) GetChanged() int32 {
+	if x != nil {
+		return x.Changed
+	}
+	return 0
+}
+
+func (x *SetCeilingsResponse) GetErrors() []string {
+	if x != nil {
+		return x.Errors
+	}
+	return nil
+}
+
+type CheckNetworkRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Policy        *NetworkPolicy         `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckNetworkRequest) Reset() {
+	*x = CheckNetworkRequest{}
+	mi := &file_dsec_v1_admin_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckNetworkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckNetworkRequest) ProtoMessage() {}
+
+func (x *CheckNetworkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_admin_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckNetworkRequest.ProtoReflect.Descriptor instead.
+func (*CheckNetworkRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *CheckNetworkRequest) GetPolicy() *NetworkPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+type CheckNetworkResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the allowed services can leak.
+	Warnings      []string `protobuf:"bytes,1,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckNetworkResponse) Reset() {
+	*x = CheckNetworkResponse{}
+	mi := &file_dsec_v1_admin_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckNetworkResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckNetworkResponse) ProtoMessage() {}
+
+func (x *CheckNetworkResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_admin_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckNetworkResponse.ProtoReflect.Descriptor instead.
+func (*CheckNetworkResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *CheckNetworkResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
 type ResolvedLayer struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -686,7 +1050,7 @@ type ResolvedLayer struct {
 
 func (x *ResolvedLayer) Reset() {
 	*x = ResolvedLayer{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[11]
+	mi := &file_dsec_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +1062,7 @@ func (x *ResolvedLayer) String() string {
 func (*ResolvedLayer) ProtoMessage() {}
 
 func (x *ResolvedLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[11]
+	mi := &file_dsec_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +1075,7 @@ func (x *ResolvedLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolvedLayer.ProtoReflect.Descriptor instead.
 func (*ResolvedLayer) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ResolvedLayer) GetDigest() string {
@@ -747,17 +1111,23 @@ type CreateResolvedRequest struct {
 	Create *CreateSandboxRequest  `protobuf:"bytes,1,opt,name=create,proto3" json:"create,omitempty"`
 	Layers []*ResolvedLayer       `protobuf:"bytes,2,rep,name=layers,proto3" json:"layers,omitempty"`
 	// Environment variables, user and workdir of the images, merged bottom to top.
-	ImageEnv      []string `protobuf:"bytes,3,rep,name=image_env,json=imageEnv,proto3" json:"image_env,omitempty"`
-	ImageUser     string   `protobuf:"bytes,4,opt,name=image_user,json=imageUser,proto3" json:"image_user,omitempty"`
-	ImageWorkdir  string   `protobuf:"bytes,5,opt,name=image_workdir,json=imageWorkdir,proto3" json:"image_workdir,omitempty"`
-	KeyId         string   `protobuf:"bytes,6,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	ImageEnv     []string `protobuf:"bytes,3,rep,name=image_env,json=imageEnv,proto3" json:"image_env,omitempty"`
+	ImageUser    string   `protobuf:"bytes,4,opt,name=image_user,json=imageUser,proto3" json:"image_user,omitempty"`
+	ImageWorkdir string   `protobuf:"bytes,5,opt,name=image_workdir,json=imageWorkdir,proto3" json:"image_workdir,omitempty"`
+	KeyId        string   `protobuf:"bytes,6,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// Of the key, and its ceiling as of a revision of the engine. Absent = it has none.
+	Project          string         `protobuf:"bytes,7,opt,name=project,proto3" json:"project,omitempty"`
+	Ceiling          *NetworkPolicy `protobuf:"bytes,8,opt,name=ceiling,proto3" json:"ceiling,omitempty"`
+	CeilingsRevision int64          `protobuf:"varint,9,opt,name=ceilings_revision,json=ceilingsRevision,proto3" json:"ceilings_revision,omitempty"`
+	// Defaults of the layers' catalogue entries.
+	NetworkDefaults []*NetworkLayer `protobuf:"bytes,10,rep,name=network_defaults,json=networkDefaults,proto3" json:"network_defaults,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *CreateResolvedRequest) Reset() {
 	*x = CreateResolvedRequest{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[12]
+	mi := &file_dsec_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +1139,7 @@ func (x *CreateResolvedRequest) String() string {
 func (*CreateResolvedRequest) ProtoMessage() {}
 
 func (x *CreateResolvedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[12]
+	mi := &file_dsec_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +1152,7 @@ func (x *CreateResolvedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResolvedRequest.ProtoReflect.Descriptor instead.
 func (*CreateResolvedRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CreateResolvedRequest) GetCreate() *CreateSandboxRequest {
@@ -827,6 +1197,34 @@ func (x *CreateResolvedRequest) GetKeyId() string {
 	return ""
 }
 
+func (x *CreateResolvedRequest) GetProject() string {
+	if x != nil {
+		return x.Project
+	}
+	return ""
+}
+
+func (x *CreateResolvedRequest) GetCeiling() *NetworkPolicy {
+	if x != nil {
+		return x.Ceiling
+	}
+	return nil
+}
+
+func (x *CreateResolvedRequest) GetCeilingsRevision() int64 {
+	if x != nil {
+		return x.CeilingsRevision
+	}
+	return 0
+}
+
+func (x *CreateResolvedRequest) GetNetworkDefaults() []*NetworkLayer {
+	if x != nil {
+		return x.NetworkDefaults
+	}
+	return nil
+}
+
 type CreateResolvedResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Response      *CreateSandboxResponse `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
@@ -836,7 +1234,7 @@ type CreateResolvedResponse struct {
 
 func (x *CreateResolvedResponse) Reset() {
 	*x = CreateResolvedResponse{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[13]
+	mi := &file_dsec_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -848,7 +1246,7 @@ func (x *CreateResolvedResponse) String() string {
 func (*CreateResolvedResponse) ProtoMessage() {}
 
 func (x *CreateResolvedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[13]
+	mi := &file_dsec_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -861,7 +1259,7 @@ func (x *CreateResolvedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResolvedResponse.ProtoReflect.Descriptor instead.
 func (*CreateResolvedResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CreateResolvedResponse) GetResponse() *CreateSandboxResponse {
@@ -875,7 +1273,7 @@ var File_dsec_v1_admin_proto protoreflect.FileDescriptor
 
 const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x13dsec/v1/admin.proto\x12\adsec.v1\x1a\x15dsec/v1/sandbox.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb7\x01\n" +
+	"\x13dsec/v1/admin.proto\x12\adsec.v1\x1a\x15dsec/v1/sandbox.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd1\x01\n" +
 	"\x03Key\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x129\n" +
@@ -883,10 +1281,12 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"created_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x129\n" +
 	"\n" +
 	"revoked_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\trevokedAt\x12\x16\n" +
-	"\x06format\x18\x05 \x01(\tR\x06format\">\n" +
+	"\x06format\x18\x05 \x01(\tR\x06format\x12\x18\n" +
+	"\aproject\x18\x06 \x01(\tR\aproject\"X\n" +
 	"\x10CreateKeyRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06format\x18\x02 \x01(\tR\x06format\"K\n" +
+	"\x06format\x18\x02 \x01(\tR\x06format\x12\x18\n" +
+	"\aproject\x18\x03 \x01(\tR\aproject\"K\n" +
 	"\x11CreateKeyResponse\x12\x1e\n" +
 	"\x03key\x18\x01 \x01(\v2\f.dsec.v1.KeyR\x03key\x12\x16\n" +
 	"\x06secret\x18\x02 \x01(\tR\x06secret\"\x11\n" +
@@ -896,7 +1296,15 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\x10RevokeKeyRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"3\n" +
 	"\x11RevokeKeyResponse\x12\x1e\n" +
-	"\x03key\x18\x01 \x01(\v2\f.dsec.v1.KeyR\x03key\"\x10\n" +
+	"\x03key\x18\x01 \x01(\v2\f.dsec.v1.KeyR\x03key\"\x15\n" +
+	"\x13ListServicesRequest\"K\n" +
+	"\x14ListServicesResponse\x123\n" +
+	"\bservices\x18\x01 \x03(\v2\x17.dsec.v1.NetworkServiceR\bservices\"j\n" +
+	"\x0eNetworkService\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05title\x18\x02 \x01(\tR\x05title\x12\x18\n" +
+	"\adomains\x18\x03 \x03(\tR\adomains\x12\x14\n" +
+	"\x05leaks\x18\x04 \x01(\tR\x05leaks\"\x10\n" +
 	"\x0eGetNodeRequest\"\xea\x03\n" +
 	"\x0fGetNodeResponse\x12\x12\n" +
 	"\x04edge\x18\x01 \x01(\tR\x04edge\x12\x18\n" +
@@ -924,12 +1332,25 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x19\n" +
 	"\bp50_usec\x18\x03 \x01(\x01R\ap50Usec\x12\x19\n" +
-	"\bp99_usec\x18\x04 \x01(\x01R\ap99Usec\"i\n" +
+	"\bp99_usec\x18\x04 \x01(\x01R\ap99Usec\"\xcc\x01\n" +
+	"\x12SetCeilingsRequest\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\x12E\n" +
+	"\bprojects\x18\x02 \x03(\v2).dsec.v1.SetCeilingsRequest.ProjectsEntryR\bprojects\x1aS\n" +
+	"\rProjectsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12,\n" +
+	"\x05value\x18\x02 \x01(\v2\x16.dsec.v1.NetworkPolicyR\x05value:\x028\x01\"G\n" +
+	"\x13SetCeilingsResponse\x12\x18\n" +
+	"\achanged\x18\x01 \x01(\x05R\achanged\x12\x16\n" +
+	"\x06errors\x18\x02 \x03(\tR\x06errors\"E\n" +
+	"\x13CheckNetworkRequest\x12.\n" +
+	"\x06policy\x18\x01 \x01(\v2\x16.dsec.v1.NetworkPolicyR\x06policy\"2\n" +
+	"\x14CheckNetworkResponse\x12\x1a\n" +
+	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"i\n" +
 	"\rResolvedLayer\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\tR\aversion\"\xf6\x01\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\"\xb1\x03\n" +
 	"\x15CreateResolvedRequest\x125\n" +
 	"\x06create\x18\x01 \x01(\v2\x1d.dsec.v1.CreateSandboxRequestR\x06create\x12.\n" +
 	"\x06layers\x18\x02 \x03(\v2\x16.dsec.v1.ResolvedLayerR\x06layers\x12\x1b\n" +
@@ -937,18 +1358,26 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"image_user\x18\x04 \x01(\tR\timageUser\x12#\n" +
 	"\rimage_workdir\x18\x05 \x01(\tR\fimageWorkdir\x12\x15\n" +
-	"\x06key_id\x18\x06 \x01(\tR\x05keyId\"T\n" +
+	"\x06key_id\x18\x06 \x01(\tR\x05keyId\x12\x18\n" +
+	"\aproject\x18\a \x01(\tR\aproject\x120\n" +
+	"\aceiling\x18\b \x01(\v2\x16.dsec.v1.NetworkPolicyR\aceiling\x12+\n" +
+	"\x11ceilings_revision\x18\t \x01(\x03R\x10ceilingsRevision\x12@\n" +
+	"\x10network_defaults\x18\n" +
+	" \x03(\v2\x15.dsec.v1.NetworkLayerR\x0fnetworkDefaults\"T\n" +
 	"\x16CreateResolvedResponse\x12:\n" +
 	"\bresponse\x18\x01 \x01(\v2\x1e.dsec.v1.CreateSandboxResponseR\bresponse2\xd5\x01\n" +
 	"\n" +
 	"KeyService\x12B\n" +
 	"\tCreateKey\x12\x19.dsec.v1.CreateKeyRequest\x1a\x1a.dsec.v1.CreateKeyResponse\x12?\n" +
 	"\bListKeys\x12\x18.dsec.v1.ListKeysRequest\x1a\x19.dsec.v1.ListKeysResponse\x12B\n" +
-	"\tRevokeKey\x12\x19.dsec.v1.RevokeKeyRequest\x1a\x1a.dsec.v1.RevokeKeyResponse2K\n" +
+	"\tRevokeKey\x12\x19.dsec.v1.RevokeKeyRequest\x1a\x1a.dsec.v1.RevokeKeyResponse2\x98\x01\n" +
 	"\vNodeService\x12<\n" +
-	"\aGetNode\x12\x17.dsec.v1.GetNodeRequest\x1a\x18.dsec.v1.GetNodeResponse2`\n" +
+	"\aGetNode\x12\x17.dsec.v1.GetNodeRequest\x1a\x18.dsec.v1.GetNodeResponse\x12K\n" +
+	"\fListServices\x12\x1c.dsec.v1.ListServicesRequest\x1a\x1d.dsec.v1.ListServicesResponse2\xf7\x01\n" +
 	"\vEdgeService\x12Q\n" +
-	"\x0eCreateResolved\x12\x1e.dsec.v1.CreateResolvedRequest\x1a\x1f.dsec.v1.CreateResolvedResponseB-Z+github.com/opendsec/dsec/api/dsec/v1;dsecv1b\x06proto3"
+	"\x0eCreateResolved\x12\x1e.dsec.v1.CreateResolvedRequest\x1a\x1f.dsec.v1.CreateResolvedResponse\x12H\n" +
+	"\vSetCeilings\x12\x1b.dsec.v1.SetCeilingsRequest\x1a\x1c.dsec.v1.SetCeilingsResponse\x12K\n" +
+	"\fCheckNetwork\x12\x1c.dsec.v1.CheckNetworkRequest\x1a\x1d.dsec.v1.CheckNetworkResponseB-Z+github.com/opendsec/dsec/api/dsec/v1;dsecv1b\x06proto3"
 
 var (
 	file_dsec_v1_admin_proto_rawDescOnce sync.Once
@@ -962,7 +1391,7 @@ func file_dsec_v1_admin_proto_rawDescGZIP() []byte {
 	return file_dsec_v1_admin_proto_rawDescData
 }
 
-var file_dsec_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_dsec_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_dsec_v1_admin_proto_goTypes = []any{
 	(*Key)(nil),                    // 0: dsec.v1.Key
 	(*CreateKeyRequest)(nil),       // 1: dsec.v1.CreateKeyRequest
@@ -971,44 +1400,66 @@ var file_dsec_v1_admin_proto_goTypes = []any{
 	(*ListKeysResponse)(nil),       // 4: dsec.v1.ListKeysResponse
 	(*RevokeKeyRequest)(nil),       // 5: dsec.v1.RevokeKeyRequest
 	(*RevokeKeyResponse)(nil),      // 6: dsec.v1.RevokeKeyResponse
-	(*GetNodeRequest)(nil),         // 7: dsec.v1.GetNodeRequest
-	(*GetNodeResponse)(nil),        // 8: dsec.v1.GetNodeResponse
-	(*NodeNetwork)(nil),            // 9: dsec.v1.NodeNetwork
-	(*StageCost)(nil),              // 10: dsec.v1.StageCost
-	(*ResolvedLayer)(nil),          // 11: dsec.v1.ResolvedLayer
-	(*CreateResolvedRequest)(nil),  // 12: dsec.v1.CreateResolvedRequest
-	(*CreateResolvedResponse)(nil), // 13: dsec.v1.CreateResolvedResponse
-	(*timestamppb.Timestamp)(nil),  // 14: google.protobuf.Timestamp
-	(*CreateSandboxRequest)(nil),   // 15: dsec.v1.CreateSandboxRequest
-	(*CreateSandboxResponse)(nil),  // 16: dsec.v1.CreateSandboxResponse
+	(*ListServicesRequest)(nil),    // 7: dsec.v1.ListServicesRequest
+	(*ListServicesResponse)(nil),   // 8: dsec.v1.ListServicesResponse
+	(*NetworkService)(nil),         // 9: dsec.v1.NetworkService
+	(*GetNodeRequest)(nil),         // 10: dsec.v1.GetNodeRequest
+	(*GetNodeResponse)(nil),        // 11: dsec.v1.GetNodeResponse
+	(*NodeNetwork)(nil),            // 12: dsec.v1.NodeNetwork
+	(*StageCost)(nil),              // 13: dsec.v1.StageCost
+	(*SetCeilingsRequest)(nil),     // 14: dsec.v1.SetCeilingsRequest
+	(*SetCeilingsResponse)(nil),    // 15: dsec.v1.SetCeilingsResponse
+	(*CheckNetworkRequest)(nil),    // 16: dsec.v1.CheckNetworkRequest
+	(*CheckNetworkResponse)(nil),   // 17: dsec.v1.CheckNetworkResponse
+	(*ResolvedLayer)(nil),          // 18: dsec.v1.ResolvedLayer
+	(*CreateResolvedRequest)(nil),  // 19: dsec.v1.CreateResolvedRequest
+	(*CreateResolvedResponse)(nil), // 20: dsec.v1.CreateResolvedResponse
+	nil,                            // 21: dsec.v1.SetCeilingsRequest.ProjectsEntry
+	(*timestamppb.Timestamp)(nil),  // 22: google.protobuf.Timestamp
+	(*NetworkPolicy)(nil),          // 23: dsec.v1.NetworkPolicy
+	(*CreateSandboxRequest)(nil),   // 24: dsec.v1.CreateSandboxRequest
+	(*NetworkLayer)(nil),           // 25: dsec.v1.NetworkLayer
+	(*CreateSandboxResponse)(nil),  // 26: dsec.v1.CreateSandboxResponse
 }
 var file_dsec_v1_admin_proto_depIdxs = []int32{
-	14, // 0: dsec.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	14, // 1: dsec.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	22, // 0: dsec.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	22, // 1: dsec.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
 	0,  // 2: dsec.v1.CreateKeyResponse.key:type_name -> dsec.v1.Key
 	0,  // 3: dsec.v1.ListKeysResponse.keys:type_name -> dsec.v1.Key
 	0,  // 4: dsec.v1.RevokeKeyResponse.key:type_name -> dsec.v1.Key
-	10, // 5: dsec.v1.GetNodeResponse.stages:type_name -> dsec.v1.StageCost
-	14, // 6: dsec.v1.GetNodeResponse.started_at:type_name -> google.protobuf.Timestamp
-	9,  // 7: dsec.v1.GetNodeResponse.network:type_name -> dsec.v1.NodeNetwork
-	15, // 8: dsec.v1.CreateResolvedRequest.create:type_name -> dsec.v1.CreateSandboxRequest
-	11, // 9: dsec.v1.CreateResolvedRequest.layers:type_name -> dsec.v1.ResolvedLayer
-	16, // 10: dsec.v1.CreateResolvedResponse.response:type_name -> dsec.v1.CreateSandboxResponse
-	1,  // 11: dsec.v1.KeyService.CreateKey:input_type -> dsec.v1.CreateKeyRequest
-	3,  // 12: dsec.v1.KeyService.ListKeys:input_type -> dsec.v1.ListKeysRequest
-	5,  // 13: dsec.v1.KeyService.RevokeKey:input_type -> dsec.v1.RevokeKeyRequest
-	7,  // 14: dsec.v1.NodeService.GetNode:input_type -> dsec.v1.GetNodeRequest
-	12, // 15: dsec.v1.EdgeService.CreateResolved:input_type -> dsec.v1.CreateResolvedRequest
-	2,  // 16: dsec.v1.KeyService.CreateKey:output_type -> dsec.v1.CreateKeyResponse
-	4,  // 17: dsec.v1.KeyService.ListKeys:output_type -> dsec.v1.ListKeysResponse
-	6,  // 18: dsec.v1.KeyService.RevokeKey:output_type -> dsec.v1.RevokeKeyResponse
-	8,  // 19: dsec.v1.NodeService.GetNode:output_type -> dsec.v1.GetNodeResponse
-	13, // 20: dsec.v1.EdgeService.CreateResolved:output_type -> dsec.v1.CreateResolvedResponse
-	16, // [16:21] is the sub-list for method output_type
-	11, // [11:16] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	9,  // 5: dsec.v1.ListServicesResponse.services:type_name -> dsec.v1.NetworkService
+	13, // 6: dsec.v1.GetNodeResponse.stages:type_name -> dsec.v1.StageCost
+	22, // 7: dsec.v1.GetNodeResponse.started_at:type_name -> google.protobuf.Timestamp
+	12, // 8: dsec.v1.GetNodeResponse.network:type_name -> dsec.v1.NodeNetwork
+	21, // 9: dsec.v1.SetCeilingsRequest.projects:type_name -> dsec.v1.SetCeilingsRequest.ProjectsEntry
+	23, // 10: dsec.v1.CheckNetworkRequest.policy:type_name -> dsec.v1.NetworkPolicy
+	24, // 11: dsec.v1.CreateResolvedRequest.create:type_name -> dsec.v1.CreateSandboxRequest
+	18, // 12: dsec.v1.CreateResolvedRequest.layers:type_name -> dsec.v1.ResolvedLayer
+	23, // 13: dsec.v1.CreateResolvedRequest.ceiling:type_name -> dsec.v1.NetworkPolicy
+	25, // 14: dsec.v1.CreateResolvedRequest.network_defaults:type_name -> dsec.v1.NetworkLayer
+	26, // 15: dsec.v1.CreateResolvedResponse.response:type_name -> dsec.v1.CreateSandboxResponse
+	23, // 16: dsec.v1.SetCeilingsRequest.ProjectsEntry.value:type_name -> dsec.v1.NetworkPolicy
+	1,  // 17: dsec.v1.KeyService.CreateKey:input_type -> dsec.v1.CreateKeyRequest
+	3,  // 18: dsec.v1.KeyService.ListKeys:input_type -> dsec.v1.ListKeysRequest
+	5,  // 19: dsec.v1.KeyService.RevokeKey:input_type -> dsec.v1.RevokeKeyRequest
+	10, // 20: dsec.v1.NodeService.GetNode:input_type -> dsec.v1.GetNodeRequest
+	7,  // 21: dsec.v1.NodeService.ListServices:input_type -> dsec.v1.ListServicesRequest
+	19, // 22: dsec.v1.EdgeService.CreateResolved:input_type -> dsec.v1.CreateResolvedRequest
+	14, // 23: dsec.v1.EdgeService.SetCeilings:input_type -> dsec.v1.SetCeilingsRequest
+	16, // 24: dsec.v1.EdgeService.CheckNetwork:input_type -> dsec.v1.CheckNetworkRequest
+	2,  // 25: dsec.v1.KeyService.CreateKey:output_type -> dsec.v1.CreateKeyResponse
+	4,  // 26: dsec.v1.KeyService.ListKeys:output_type -> dsec.v1.ListKeysResponse
+	6,  // 27: dsec.v1.KeyService.RevokeKey:output_type -> dsec.v1.RevokeKeyResponse
+	11, // 28: dsec.v1.NodeService.GetNode:output_type -> dsec.v1.GetNodeResponse
+	8,  // 29: dsec.v1.NodeService.ListServices:output_type -> dsec.v1.ListServicesResponse
+	20, // 30: dsec.v1.EdgeService.CreateResolved:output_type -> dsec.v1.CreateResolvedResponse
+	15, // 31: dsec.v1.EdgeService.SetCeilings:output_type -> dsec.v1.SetCeilingsResponse
+	17, // 32: dsec.v1.EdgeService.CheckNetwork:output_type -> dsec.v1.CheckNetworkResponse
+	25, // [25:33] is the sub-list for method output_type
+	17, // [17:25] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_admin_proto_init() }
@@ -1023,7 +1474,7 @@ func file_dsec_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_admin_proto_rawDesc), len(file_dsec_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

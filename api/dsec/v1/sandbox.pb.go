@@ -502,6 +502,168 @@ func (x *NetworkRule) GetAllow() bool {
 	return false
 }
 
+// NetworkLimits bound what a sandbox uses of the network. 0 = no limit of its own.
+type NetworkLimits struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes per second, in each direction; what is over it is dropped. At least 1024.
+	BandwidthBps int64 `protobuf:"varint,1,opt,name=bandwidth_bps,json=bandwidthBps,proto3" json:"bandwidth_bps,omitempty"`
+	// Connections, and exchanges of datagrams, that are open at once; more are refused. Nodes have a bound too.
+	Connections   int64 `protobuf:"varint,2,opt,name=connections,proto3" json:"connections,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkLimits) Reset() {
+	*x = NetworkLimits{}
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkLimits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkLimits) ProtoMessage() {}
+
+func (x *NetworkLimits) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkLimits.ProtoReflect.Descriptor instead.
+func (*NetworkLimits) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *NetworkLimits) GetBandwidthBps() int64 {
+	if x != nil {
+		return x.BandwidthBps
+	}
+	return 0
+}
+
+func (x *NetworkLimits) GetConnections() int64 {
+	if x != nil {
+		return x.Connections
+	}
+	return 0
+}
+
+// NetworkPolicy is what one party (an environment, a project) says of the network. Without rules it bounds by its
+// limits alone.
+type NetworkPolicy struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rules         []*NetworkRule         `protobuf:"bytes,1,rep,name=rules,proto3" json:"rules,omitempty"`
+	Limits        *NetworkLimits         `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkPolicy) Reset() {
+	*x = NetworkPolicy{}
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkPolicy) ProtoMessage() {}
+
+func (x *NetworkPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkPolicy.ProtoReflect.Descriptor instead.
+func (*NetworkPolicy) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *NetworkPolicy) GetRules() []*NetworkRule {
+	if x != nil {
+		return x.Rules
+	}
+	return nil
+}
+
+func (x *NetworkPolicy) GetLimits() *NetworkLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+// NetworkLayer is a policy and whose it is: "environment base/python:3.12", "project research".
+type NetworkLayer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Source        string                 `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	Policy        *NetworkPolicy         `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkLayer) Reset() {
+	*x = NetworkLayer{}
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkLayer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkLayer) ProtoMessage() {}
+
+func (x *NetworkLayer) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkLayer.ProtoReflect.Descriptor instead.
+func (*NetworkLayer) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *NetworkLayer) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *NetworkLayer) GetPolicy() *NetworkPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
 // SandboxSpec is what a caller asks for.
 type SandboxSpec struct {
 	state       protoimpl.MessageState `protogen:"open.v1"`
@@ -525,17 +687,24 @@ type SandboxSpec struct {
 	// Default working directory. Empty = the image's, else the user's home, else /.
 	Workdir  string `protobuf:"bytes,11,opt,name=workdir,proto3" json:"workdir,omitempty"`
 	Hostname string `protobuf:"bytes,12,opt,name=hostname,proto3" json:"hostname,omitempty"`
-	// Network rules. Without one that allows something, a sandbox has loopback only, for good.
+	// Network rules. Without any, the defaults of its environment hold. What neither allows is denied, and a sandbox to
+	// which nothing is allowed has loopback only, for good. A project's ceiling bounds both.
 	NetworkRules []*NetworkRule `protobuf:"bytes,13,rep,name=network_rules,json=networkRules,proto3" json:"network_rules,omitempty"`
 	// Sets no_new_privs on every command: setuid programs (sudo) then gain nothing.
-	NoNewPrivileges bool `protobuf:"varint,14,opt,name=no_new_privileges,json=noNewPrivileges,proto3" json:"no_new_privileges,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	NoNewPrivileges bool           `protobuf:"varint,14,opt,name=no_new_privileges,json=noNewPrivileges,proto3" json:"no_new_privileges,omitempty"`
+	NetworkLimits   *NetworkLimits `protobuf:"bytes,15,opt,name=network_limits,json=networkLimits,proto3" json:"network_limits,omitempty"`
+	// Name of a private network, of the caller's project: sandboxes of one node that give the same reach each other on all
+	// ports, by address and by name, whatever their rules; nobody else does. Lower-case letters, digits and dashes.
+	PrivateNetwork string `protobuf:"bytes,16,opt,name=private_network,json=privateNetwork,proto3" json:"private_network,omitempty"`
+	// What the others there call it. Empty = its hostname, else its id. Several may share a name.
+	NetworkName   string `protobuf:"bytes,17,opt,name=network_name,json=networkName,proto3" json:"network_name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SandboxSpec) Reset() {
 	*x = SandboxSpec{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[4]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -547,7 +716,7 @@ func (x *SandboxSpec) String() string {
 func (*SandboxSpec) ProtoMessage() {}
 
 func (x *SandboxSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[4]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -560,7 +729,7 @@ func (x *SandboxSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxSpec.ProtoReflect.Descriptor instead.
 func (*SandboxSpec) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{4}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SandboxSpec) GetBackend() Backend {
@@ -661,20 +830,46 @@ func (x *SandboxSpec) GetNoNewPrivileges() bool {
 	return false
 }
 
+func (x *SandboxSpec) GetNetworkLimits() *NetworkLimits {
+	if x != nil {
+		return x.NetworkLimits
+	}
+	return nil
+}
+
+func (x *SandboxSpec) GetPrivateNetwork() string {
+	if x != nil {
+		return x.PrivateNetwork
+	}
+	return ""
+}
+
+func (x *SandboxSpec) GetNetworkName() string {
+	if x != nil {
+		return x.NetworkName
+	}
+	return ""
+}
+
 // Network is what a sandbox may reach.
 type Network struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Rules []*NetworkRule         `protobuf:"bytes,1,rep,name=rules,proto3" json:"rules,omitempty"`
 	// Counts changes, from 1; applied is behind asked while a change is under way or could not be applied.
-	GenerationAsked   int64 `protobuf:"varint,2,opt,name=generation_asked,json=generationAsked,proto3" json:"generation_asked,omitempty"`
-	GenerationApplied int64 `protobuf:"varint,3,opt,name=generation_applied,json=generationApplied,proto3" json:"generation_applied,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	GenerationAsked   int64          `protobuf:"varint,2,opt,name=generation_asked,json=generationAsked,proto3" json:"generation_asked,omitempty"`
+	GenerationApplied int64          `protobuf:"varint,3,opt,name=generation_applied,json=generationApplied,proto3" json:"generation_applied,omitempty"`
+	Limits            *NetworkLimits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Other policies that it is under: a destination must be allowed by each of them too, and the least limit holds.
+	Above          []*NetworkLayer `protobuf:"bytes,5,rep,name=above,proto3" json:"above,omitempty"`
+	PrivateNetwork string          `protobuf:"bytes,6,opt,name=private_network,json=privateNetwork,proto3" json:"private_network,omitempty"`
+	NetworkName    string          `protobuf:"bytes,7,opt,name=network_name,json=networkName,proto3" json:"network_name,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[5]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -686,7 +881,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[5]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -699,7 +894,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{5}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Network) GetRules() []*NetworkRule {
@@ -721,6 +916,34 @@ func (x *Network) GetGenerationApplied() int64 {
 		return x.GenerationApplied
 	}
 	return 0
+}
+
+func (x *Network) GetLimits() *NetworkLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *Network) GetAbove() []*NetworkLayer {
+	if x != nil {
+		return x.Above
+	}
+	return nil
+}
+
+func (x *Network) GetPrivateNetwork() string {
+	if x != nil {
+		return x.PrivateNetwork
+	}
+	return ""
+}
+
+func (x *Network) GetNetworkName() string {
+	if x != nil {
+		return x.NetworkName
+	}
+	return ""
 }
 
 type Sandbox struct {
@@ -751,7 +974,7 @@ type Sandbox struct {
 
 func (x *Sandbox) Reset() {
 	*x = Sandbox{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[6]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -763,7 +986,7 @@ func (x *Sandbox) String() string {
 func (*Sandbox) ProtoMessage() {}
 
 func (x *Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[6]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -776,7 +999,7 @@ func (x *Sandbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sandbox.ProtoReflect.Descriptor instead.
 func (*Sandbox) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{6}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Sandbox) GetId() string {
@@ -884,7 +1107,7 @@ type CreateSandboxRequest struct {
 
 func (x *CreateSandboxRequest) Reset() {
 	*x = CreateSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[7]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -896,7 +1119,7 @@ func (x *CreateSandboxRequest) String() string {
 func (*CreateSandboxRequest) ProtoMessage() {}
 
 func (x *CreateSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[7]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -909,7 +1132,7 @@ func (x *CreateSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSandboxRequest.ProtoReflect.Descriptor instead.
 func (*CreateSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{7}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CreateSandboxRequest) GetSpec() *SandboxSpec {
@@ -944,7 +1167,7 @@ type CreateResult struct {
 
 func (x *CreateResult) Reset() {
 	*x = CreateResult{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[8]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -956,7 +1179,7 @@ func (x *CreateResult) String() string {
 func (*CreateResult) ProtoMessage() {}
 
 func (x *CreateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[8]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -969,7 +1192,7 @@ func (x *CreateResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResult.ProtoReflect.Descriptor instead.
 func (*CreateResult) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{8}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CreateResult) GetSandbox() *Sandbox {
@@ -999,7 +1222,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[9]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1234,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[9]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1247,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{9}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Error) GetCode() string {
@@ -1057,7 +1280,7 @@ type CreateSandboxResponse struct {
 
 func (x *CreateSandboxResponse) Reset() {
 	*x = CreateSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[10]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1292,7 @@ func (x *CreateSandboxResponse) String() string {
 func (*CreateSandboxResponse) ProtoMessage() {}
 
 func (x *CreateSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[10]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1305,7 @@ func (x *CreateSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSandboxResponse.ProtoReflect.Descriptor instead.
 func (*CreateSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{10}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CreateSandboxResponse) GetResults() []*CreateResult {
@@ -1101,7 +1324,7 @@ type GetSandboxRequest struct {
 
 func (x *GetSandboxRequest) Reset() {
 	*x = GetSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[11]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1113,7 +1336,7 @@ func (x *GetSandboxRequest) String() string {
 func (*GetSandboxRequest) ProtoMessage() {}
 
 func (x *GetSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[11]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1126,7 +1349,7 @@ func (x *GetSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxRequest.ProtoReflect.Descriptor instead.
 func (*GetSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{11}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetSandboxRequest) GetSandboxId() string {
@@ -1145,7 +1368,7 @@ type GetSandboxResponse struct {
 
 func (x *GetSandboxResponse) Reset() {
 	*x = GetSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[12]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1157,7 +1380,7 @@ func (x *GetSandboxResponse) String() string {
 func (*GetSandboxResponse) ProtoMessage() {}
 
 func (x *GetSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[12]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1170,7 +1393,7 @@ func (x *GetSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxResponse.ProtoReflect.Descriptor instead.
 func (*GetSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{12}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetSandboxResponse) GetSandbox() *Sandbox {
@@ -1195,7 +1418,7 @@ type ListSandboxesRequest struct {
 
 func (x *ListSandboxesRequest) Reset() {
 	*x = ListSandboxesRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[13]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1430,7 @@ func (x *ListSandboxesRequest) String() string {
 func (*ListSandboxesRequest) ProtoMessage() {}
 
 func (x *ListSandboxesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[13]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1443,7 @@ func (x *ListSandboxesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSandboxesRequest.ProtoReflect.Descriptor instead.
 func (*ListSandboxesRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{13}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListSandboxesRequest) GetLabels() map[string]string {
@@ -1262,7 +1485,7 @@ type ListSandboxesResponse struct {
 
 func (x *ListSandboxesResponse) Reset() {
 	*x = ListSandboxesResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[14]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1497,7 @@ func (x *ListSandboxesResponse) String() string {
 func (*ListSandboxesResponse) ProtoMessage() {}
 
 func (x *ListSandboxesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[14]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1510,7 @@ func (x *ListSandboxesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSandboxesResponse.ProtoReflect.Descriptor instead.
 func (*ListSandboxesResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{14}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListSandboxesResponse) GetSandboxes() []*Sandbox {
@@ -1313,7 +1536,7 @@ type StopSandboxRequest struct {
 
 func (x *StopSandboxRequest) Reset() {
 	*x = StopSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[15]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1325,7 +1548,7 @@ func (x *StopSandboxRequest) String() string {
 func (*StopSandboxRequest) ProtoMessage() {}
 
 func (x *StopSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[15]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1338,7 +1561,7 @@ func (x *StopSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopSandboxRequest.ProtoReflect.Descriptor instead.
 func (*StopSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{15}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *StopSandboxRequest) GetSandboxId() string {
@@ -1357,7 +1580,7 @@ type StopSandboxResponse struct {
 
 func (x *StopSandboxResponse) Reset() {
 	*x = StopSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[16]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1592,7 @@ func (x *StopSandboxResponse) String() string {
 func (*StopSandboxResponse) ProtoMessage() {}
 
 func (x *StopSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[16]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1605,7 @@ func (x *StopSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopSandboxResponse.ProtoReflect.Descriptor instead.
 func (*StopSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{16}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StopSandboxResponse) GetSandbox() *Sandbox {
@@ -1402,7 +1625,7 @@ type StopSandboxesRequest struct {
 
 func (x *StopSandboxesRequest) Reset() {
 	*x = StopSandboxesRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[17]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1637,7 @@ func (x *StopSandboxesRequest) String() string {
 func (*StopSandboxesRequest) ProtoMessage() {}
 
 func (x *StopSandboxesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[17]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1650,7 @@ func (x *StopSandboxesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopSandboxesRequest.ProtoReflect.Descriptor instead.
 func (*StopSandboxesRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{17}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StopSandboxesRequest) GetLabels() map[string]string {
@@ -1446,7 +1669,7 @@ type StopSandboxesResponse struct {
 
 func (x *StopSandboxesResponse) Reset() {
 	*x = StopSandboxesResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[18]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1458,7 +1681,7 @@ func (x *StopSandboxesResponse) String() string {
 func (*StopSandboxesResponse) ProtoMessage() {}
 
 func (x *StopSandboxesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[18]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1471,7 +1694,7 @@ func (x *StopSandboxesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopSandboxesResponse.ProtoReflect.Descriptor instead.
 func (*StopSandboxesResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{18}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StopSandboxesResponse) GetStoppedIds() []string {
@@ -1490,7 +1713,7 @@ type PauseSandboxRequest struct {
 
 func (x *PauseSandboxRequest) Reset() {
 	*x = PauseSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[19]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1725,7 @@ func (x *PauseSandboxRequest) String() string {
 func (*PauseSandboxRequest) ProtoMessage() {}
 
 func (x *PauseSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[19]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1738,7 @@ func (x *PauseSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseSandboxRequest.ProtoReflect.Descriptor instead.
 func (*PauseSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{19}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PauseSandboxRequest) GetSandboxId() string {
@@ -1534,7 +1757,7 @@ type PauseSandboxResponse struct {
 
 func (x *PauseSandboxResponse) Reset() {
 	*x = PauseSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[20]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1769,7 @@ func (x *PauseSandboxResponse) String() string {
 func (*PauseSandboxResponse) ProtoMessage() {}
 
 func (x *PauseSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[20]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1782,7 @@ func (x *PauseSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseSandboxResponse.ProtoReflect.Descriptor instead.
 func (*PauseSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{20}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PauseSandboxResponse) GetSandbox() *Sandbox {
@@ -1578,7 +1801,7 @@ type ResumeSandboxRequest struct {
 
 func (x *ResumeSandboxRequest) Reset() {
 	*x = ResumeSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[21]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1813,7 @@ func (x *ResumeSandboxRequest) String() string {
 func (*ResumeSandboxRequest) ProtoMessage() {}
 
 func (x *ResumeSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[21]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1826,7 @@ func (x *ResumeSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeSandboxRequest.ProtoReflect.Descriptor instead.
 func (*ResumeSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{21}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ResumeSandboxRequest) GetSandboxId() string {
@@ -1622,7 +1845,7 @@ type ResumeSandboxResponse struct {
 
 func (x *ResumeSandboxResponse) Reset() {
 	*x = ResumeSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[22]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1634,7 +1857,7 @@ func (x *ResumeSandboxResponse) String() string {
 func (*ResumeSandboxResponse) ProtoMessage() {}
 
 func (x *ResumeSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[22]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1647,7 +1870,7 @@ func (x *ResumeSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeSandboxResponse.ProtoReflect.Descriptor instead.
 func (*ResumeSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{22}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ResumeSandboxResponse) GetSandbox() *Sandbox {
@@ -1668,7 +1891,7 @@ type ExtendSandboxRequest struct {
 
 func (x *ExtendSandboxRequest) Reset() {
 	*x = ExtendSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[23]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1903,7 @@ func (x *ExtendSandboxRequest) String() string {
 func (*ExtendSandboxRequest) ProtoMessage() {}
 
 func (x *ExtendSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[23]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +1916,7 @@ func (x *ExtendSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendSandboxRequest.ProtoReflect.Descriptor instead.
 func (*ExtendSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{23}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ExtendSandboxRequest) GetSandboxId() string {
@@ -1726,7 +1949,7 @@ type ExtendSandboxResponse struct {
 
 func (x *ExtendSandboxResponse) Reset() {
 	*x = ExtendSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[24]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1738,7 +1961,7 @@ func (x *ExtendSandboxResponse) String() string {
 func (*ExtendSandboxResponse) ProtoMessage() {}
 
 func (x *ExtendSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[24]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1751,7 +1974,7 @@ func (x *ExtendSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendSandboxResponse.ProtoReflect.Descriptor instead.
 func (*ExtendSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{24}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ExtendSandboxResponse) GetSandbox() *Sandbox {
@@ -1766,14 +1989,18 @@ type SetNetworkRequest struct {
 	SandboxId string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
 	Rules     []*NetworkRule         `protobuf:"bytes,2,rep,name=rules,proto3" json:"rules,omitempty"`
 	// The generation that the caller knows; another one in force is a conflict. 0 = whatever there is.
-	IfGeneration  int64 `protobuf:"varint,3,opt,name=if_generation,json=ifGeneration,proto3" json:"if_generation,omitempty"`
+	IfGeneration int64 `protobuf:"varint,3,opt,name=if_generation,json=ifGeneration,proto3" json:"if_generation,omitempty"`
+	// Absent = unchanged.
+	Limits *NetworkLimits `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
+	// Only the limits change; rules must be empty.
+	KeepRules     bool `protobuf:"varint,5,opt,name=keep_rules,json=keepRules,proto3" json:"keep_rules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetNetworkRequest) Reset() {
 	*x = SetNetworkRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[25]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1785,7 +2012,7 @@ func (x *SetNetworkRequest) String() string {
 func (*SetNetworkRequest) ProtoMessage() {}
 
 func (x *SetNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[25]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1798,7 +2025,7 @@ func (x *SetNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetNetworkRequest.ProtoReflect.Descriptor instead.
 func (*SetNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{25}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SetNetworkRequest) GetSandboxId() string {
@@ -1822,6 +2049,20 @@ func (x *SetNetworkRequest) GetIfGeneration() int64 {
 	return 0
 }
 
+func (x *SetNetworkRequest) GetLimits() *NetworkLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *SetNetworkRequest) GetKeepRules() bool {
+	if x != nil {
+		return x.KeepRules
+	}
+	return false
+}
+
 type SetNetworkResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Network *Network               `protobuf:"bytes,1,opt,name=network,proto3" json:"network,omitempty"`
@@ -1833,7 +2074,7 @@ type SetNetworkResponse struct {
 
 func (x *SetNetworkResponse) Reset() {
 	*x = SetNetworkResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[26]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1845,7 +2086,7 @@ func (x *SetNetworkResponse) String() string {
 func (*SetNetworkResponse) ProtoMessage() {}
 
 func (x *SetNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[26]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1858,7 +2099,7 @@ func (x *SetNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetNetworkResponse.ProtoReflect.Descriptor instead.
 func (*SetNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{26}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetNetworkResponse) GetNetwork() *Network {
@@ -1890,7 +2131,7 @@ type ExplainNetworkRequest struct {
 
 func (x *ExplainNetworkRequest) Reset() {
 	*x = ExplainNetworkRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[27]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +2143,7 @@ func (x *ExplainNetworkRequest) String() string {
 func (*ExplainNetworkRequest) ProtoMessage() {}
 
 func (x *ExplainNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[27]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1915,7 +2156,7 @@ func (x *ExplainNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainNetworkRequest.ProtoReflect.Descriptor instead.
 func (*ExplainNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{27}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ExplainNetworkRequest) GetSandboxId() string {
@@ -1949,7 +2190,7 @@ func (x *ExplainNetworkRequest) GetProtocol() string {
 type ExplainNetworkResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Allowed bool                   `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
-	// The rule that decides and whose it is: spec, environment, project or always.
+	// The rule that decides and whose it is: "spec", "environment KIND/NAME", "project NAME" or "always".
 	Rule   string `protobuf:"bytes,2,opt,name=rule,proto3" json:"rule,omitempty"`
 	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
 	// For people.
@@ -1960,7 +2201,7 @@ type ExplainNetworkResponse struct {
 
 func (x *ExplainNetworkResponse) Reset() {
 	*x = ExplainNetworkResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[28]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1972,7 +2213,7 @@ func (x *ExplainNetworkResponse) String() string {
 func (*ExplainNetworkResponse) ProtoMessage() {}
 
 func (x *ExplainNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[28]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1985,7 +2226,7 @@ func (x *ExplainNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainNetworkResponse.ProtoReflect.Descriptor instead.
 func (*ExplainNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{28}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ExplainNetworkResponse) GetAllowed() bool {
@@ -2034,7 +2275,7 @@ type SandboxStats struct {
 
 func (x *SandboxStats) Reset() {
 	*x = SandboxStats{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[29]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2046,7 +2287,7 @@ func (x *SandboxStats) String() string {
 func (*SandboxStats) ProtoMessage() {}
 
 func (x *SandboxStats) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[29]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2059,7 +2300,7 @@ func (x *SandboxStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxStats.ProtoReflect.Descriptor instead.
 func (*SandboxStats) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{29}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SandboxStats) GetAt() *timestamppb.Timestamp {
@@ -2141,7 +2382,7 @@ type GetSandboxStatsRequest struct {
 
 func (x *GetSandboxStatsRequest) Reset() {
 	*x = GetSandboxStatsRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[30]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2153,7 +2394,7 @@ func (x *GetSandboxStatsRequest) String() string {
 func (*GetSandboxStatsRequest) ProtoMessage() {}
 
 func (x *GetSandboxStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[30]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2166,7 +2407,7 @@ func (x *GetSandboxStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetSandboxStatsRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{30}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *GetSandboxStatsRequest) GetSandboxId() string {
@@ -2185,7 +2426,7 @@ type GetSandboxStatsResponse struct {
 
 func (x *GetSandboxStatsResponse) Reset() {
 	*x = GetSandboxStatsResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[31]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2197,7 +2438,7 @@ func (x *GetSandboxStatsResponse) String() string {
 func (*GetSandboxStatsResponse) ProtoMessage() {}
 
 func (x *GetSandboxStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[31]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2210,7 +2451,7 @@ func (x *GetSandboxStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetSandboxStatsResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{31}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetSandboxStatsResponse) GetStats() *SandboxStats {
@@ -2237,7 +2478,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[32]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2249,7 +2490,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[32]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2262,7 +2503,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{32}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Event) GetSandboxId() string {
@@ -2321,7 +2562,7 @@ type StreamEventsRequest struct {
 
 func (x *StreamEventsRequest) Reset() {
 	*x = StreamEventsRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[33]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2333,7 +2574,7 @@ func (x *StreamEventsRequest) String() string {
 func (*StreamEventsRequest) ProtoMessage() {}
 
 func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[33]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2346,7 +2587,7 @@ func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsRequest.ProtoReflect.Descriptor instead.
 func (*StreamEventsRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{33}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StreamEventsRequest) GetSandboxId() string {
@@ -2386,7 +2627,7 @@ type StreamEventsResponse struct {
 
 func (x *StreamEventsResponse) Reset() {
 	*x = StreamEventsResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[34]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2398,7 +2639,7 @@ func (x *StreamEventsResponse) String() string {
 func (*StreamEventsResponse) ProtoMessage() {}
 
 func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[34]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2411,7 +2652,7 @@ func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsResponse.ProtoReflect.Descriptor instead.
 func (*StreamEventsResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{34}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StreamEventsResponse) GetEvent() *Event {
@@ -2449,7 +2690,16 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\btoolkits\x18\x04 \x03(\tR\btoolkits\";\n" +
 	"\vNetworkRule\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x14\n" +
-	"\x05allow\x18\x02 \x01(\bR\x05allow\"\xfe\x06\n" +
+	"\x05allow\x18\x02 \x01(\bR\x05allow\"V\n" +
+	"\rNetworkLimits\x12#\n" +
+	"\rbandwidth_bps\x18\x01 \x01(\x03R\fbandwidthBps\x12 \n" +
+	"\vconnections\x18\x02 \x01(\x03R\vconnections\"k\n" +
+	"\rNetworkPolicy\x12*\n" +
+	"\x05rules\x18\x01 \x03(\v2\x14.dsec.v1.NetworkRuleR\x05rules\x12.\n" +
+	"\x06limits\x18\x02 \x01(\v2\x16.dsec.v1.NetworkLimitsR\x06limits\"V\n" +
+	"\fNetworkLayer\x12\x16\n" +
+	"\x06source\x18\x01 \x01(\tR\x06source\x12.\n" +
+	"\x06policy\x18\x02 \x01(\v2\x16.dsec.v1.NetworkPolicyR\x06policy\"\x89\b\n" +
 	"\vSandboxSpec\x12*\n" +
 	"\abackend\x18\x01 \x01(\x0e2\x10.dsec.v1.BackendR\abackend\x126\n" +
 	"\venvironment\x18\x02 \x01(\v2\x14.dsec.v1.EnvironmentR\venvironment\x12'\n" +
@@ -2466,7 +2716,10 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\aworkdir\x18\v \x01(\tR\aworkdir\x12\x1a\n" +
 	"\bhostname\x18\f \x01(\tR\bhostname\x129\n" +
 	"\rnetwork_rules\x18\r \x03(\v2\x14.dsec.v1.NetworkRuleR\fnetworkRules\x12*\n" +
-	"\x11no_new_privileges\x18\x0e \x01(\bR\x0fnoNewPrivileges\x1a6\n" +
+	"\x11no_new_privileges\x18\x0e \x01(\bR\x0fnoNewPrivileges\x12=\n" +
+	"\x0enetwork_limits\x18\x0f \x01(\v2\x16.dsec.v1.NetworkLimitsR\rnetworkLimits\x12'\n" +
+	"\x0fprivate_network\x18\x10 \x01(\tR\x0eprivateNetwork\x12!\n" +
+	"\fnetwork_name\x18\x11 \x01(\tR\vnetworkName\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -2478,11 +2731,15 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x0e\n" +
 	"\f_ttl_secondsB\x17\n" +
 	"\x15_idle_timeout_secondsB\x19\n" +
-	"\x17_create_timeout_seconds\"\x8f\x01\n" +
+	"\x17_create_timeout_seconds\"\xb8\x02\n" +
 	"\aNetwork\x12*\n" +
 	"\x05rules\x18\x01 \x03(\v2\x14.dsec.v1.NetworkRuleR\x05rules\x12)\n" +
 	"\x10generation_asked\x18\x02 \x01(\x03R\x0fgenerationAsked\x12-\n" +
-	"\x12generation_applied\x18\x03 \x01(\x03R\x11generationApplied\"\x9e\x04\n" +
+	"\x12generation_applied\x18\x03 \x01(\x03R\x11generationApplied\x12.\n" +
+	"\x06limits\x18\x04 \x01(\v2\x16.dsec.v1.NetworkLimitsR\x06limits\x12+\n" +
+	"\x05above\x18\x05 \x03(\v2\x15.dsec.v1.NetworkLayerR\x05above\x12'\n" +
+	"\x0fprivate_network\x18\x06 \x01(\tR\x0eprivateNetwork\x12!\n" +
+	"\fnetwork_name\x18\a \x01(\tR\vnetworkName\"\x9e\x04\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12+\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x15.dsec.v1.SandboxStateR\x05state\x12(\n" +
@@ -2562,12 +2819,15 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\f_ttl_secondsB\x17\n" +
 	"\x15_idle_timeout_seconds\"C\n" +
 	"\x15ExtendSandboxResponse\x12*\n" +
-	"\asandbox\x18\x01 \x01(\v2\x10.dsec.v1.SandboxR\asandbox\"\x83\x01\n" +
+	"\asandbox\x18\x01 \x01(\v2\x10.dsec.v1.SandboxR\asandbox\"\xd2\x01\n" +
 	"\x11SetNetworkRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12*\n" +
 	"\x05rules\x18\x02 \x03(\v2\x14.dsec.v1.NetworkRuleR\x05rules\x12#\n" +
-	"\rif_generation\x18\x03 \x01(\x03R\fifGeneration\"\\\n" +
+	"\rif_generation\x18\x03 \x01(\x03R\fifGeneration\x12.\n" +
+	"\x06limits\x18\x04 \x01(\v2\x16.dsec.v1.NetworkLimitsR\x06limits\x12\x1d\n" +
+	"\n" +
+	"keep_rules\x18\x05 \x01(\bR\tkeepRules\"\\\n" +
 	"\x12SetNetworkResponse\x12*\n" +
 	"\anetwork\x18\x01 \x01(\v2\x10.dsec.v1.NetworkR\anetwork\x12\x1a\n" +
 	"\bwarnings\x18\x02 \x03(\tR\bwarnings\"z\n" +
@@ -2676,7 +2936,7 @@ func file_dsec_v1_sandbox_proto_rawDescGZIP() []byte {
 }
 
 var file_dsec_v1_sandbox_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_dsec_v1_sandbox_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_dsec_v1_sandbox_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_dsec_v1_sandbox_proto_goTypes = []any{
 	(Backend)(0),                    // 0: dsec.v1.Backend
 	(SandboxState)(0),               // 1: dsec.v1.SandboxState
@@ -2685,115 +2945,125 @@ var file_dsec_v1_sandbox_proto_goTypes = []any{
 	(*Limits)(nil),                  // 4: dsec.v1.Limits
 	(*Environment)(nil),             // 5: dsec.v1.Environment
 	(*NetworkRule)(nil),             // 6: dsec.v1.NetworkRule
-	(*SandboxSpec)(nil),             // 7: dsec.v1.SandboxSpec
-	(*Network)(nil),                 // 8: dsec.v1.Network
-	(*Sandbox)(nil),                 // 9: dsec.v1.Sandbox
-	(*CreateSandboxRequest)(nil),    // 10: dsec.v1.CreateSandboxRequest
-	(*CreateResult)(nil),            // 11: dsec.v1.CreateResult
-	(*Error)(nil),                   // 12: dsec.v1.Error
-	(*CreateSandboxResponse)(nil),   // 13: dsec.v1.CreateSandboxResponse
-	(*GetSandboxRequest)(nil),       // 14: dsec.v1.GetSandboxRequest
-	(*GetSandboxResponse)(nil),      // 15: dsec.v1.GetSandboxResponse
-	(*ListSandboxesRequest)(nil),    // 16: dsec.v1.ListSandboxesRequest
-	(*ListSandboxesResponse)(nil),   // 17: dsec.v1.ListSandboxesResponse
-	(*StopSandboxRequest)(nil),      // 18: dsec.v1.StopSandboxRequest
-	(*StopSandboxResponse)(nil),     // 19: dsec.v1.StopSandboxResponse
-	(*StopSandboxesRequest)(nil),    // 20: dsec.v1.StopSandboxesRequest
-	(*StopSandboxesResponse)(nil),   // 21: dsec.v1.StopSandboxesResponse
-	(*PauseSandboxRequest)(nil),     // 22: dsec.v1.PauseSandboxRequest
-	(*PauseSandboxResponse)(nil),    // 23: dsec.v1.PauseSandboxResponse
-	(*ResumeSandboxRequest)(nil),    // 24: dsec.v1.ResumeSandboxRequest
-	(*ResumeSandboxResponse)(nil),   // 25: dsec.v1.ResumeSandboxResponse
-	(*ExtendSandboxRequest)(nil),    // 26: dsec.v1.ExtendSandboxRequest
-	(*ExtendSandboxResponse)(nil),   // 27: dsec.v1.ExtendSandboxResponse
-	(*SetNetworkRequest)(nil),       // 28: dsec.v1.SetNetworkRequest
-	(*SetNetworkResponse)(nil),      // 29: dsec.v1.SetNetworkResponse
-	(*ExplainNetworkRequest)(nil),   // 30: dsec.v1.ExplainNetworkRequest
-	(*ExplainNetworkResponse)(nil),  // 31: dsec.v1.ExplainNetworkResponse
-	(*SandboxStats)(nil),            // 32: dsec.v1.SandboxStats
-	(*GetSandboxStatsRequest)(nil),  // 33: dsec.v1.GetSandboxStatsRequest
-	(*GetSandboxStatsResponse)(nil), // 34: dsec.v1.GetSandboxStatsResponse
-	(*Event)(nil),                   // 35: dsec.v1.Event
-	(*StreamEventsRequest)(nil),     // 36: dsec.v1.StreamEventsRequest
-	(*StreamEventsResponse)(nil),    // 37: dsec.v1.StreamEventsResponse
-	nil,                             // 38: dsec.v1.SandboxSpec.EnvEntry
-	nil,                             // 39: dsec.v1.SandboxSpec.SecretsEntry
-	nil,                             // 40: dsec.v1.SandboxSpec.LabelsEntry
-	nil,                             // 41: dsec.v1.ListSandboxesRequest.LabelsEntry
-	nil,                             // 42: dsec.v1.StopSandboxesRequest.LabelsEntry
-	nil,                             // 43: dsec.v1.Event.AttributesEntry
-	nil,                             // 44: dsec.v1.StreamEventsRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 45: google.protobuf.Timestamp
+	(*NetworkLimits)(nil),           // 7: dsec.v1.NetworkLimits
+	(*NetworkPolicy)(nil),           // 8: dsec.v1.NetworkPolicy
+	(*NetworkLayer)(nil),            // 9: dsec.v1.NetworkLayer
+	(*SandboxSpec)(nil),             // 10: dsec.v1.SandboxSpec
+	(*Network)(nil),                 // 11: dsec.v1.Network
+	(*Sandbox)(nil),                 // 12: dsec.v1.Sandbox
+	(*CreateSandboxRequest)(nil),    // 13: dsec.v1.CreateSandboxRequest
+	(*CreateResult)(nil),            // 14: dsec.v1.CreateResult
+	(*Error)(nil),                   // 15: dsec.v1.Error
+	(*CreateSandboxResponse)(nil),   // 16: dsec.v1.CreateSandboxResponse
+	(*GetSandboxRequest)(nil),       // 17: dsec.v1.GetSandboxRequest
+	(*GetSandboxResponse)(nil),      // 18: dsec.v1.GetSandboxResponse
+	(*ListSandboxesRequest)(nil),    // 19: dsec.v1.ListSandboxesRequest
+	(*ListSandboxesResponse)(nil),   // 20: dsec.v1.ListSandboxesResponse
+	(*StopSandboxRequest)(nil),      // 21: dsec.v1.StopSandboxRequest
+	(*StopSandboxResponse)(nil),     // 22: dsec.v1.StopSandboxResponse
+	(*StopSandboxesRequest)(nil),    // 23: dsec.v1.StopSandboxesRequest
+	(*StopSandboxesResponse)(nil),   // 24: dsec.v1.StopSandboxesResponse
+	(*PauseSandboxRequest)(nil),     // 25: dsec.v1.PauseSandboxRequest
+	(*PauseSandboxResponse)(nil),    // 26: dsec.v1.PauseSandboxResponse
+	(*ResumeSandboxRequest)(nil),    // 27: dsec.v1.ResumeSandboxRequest
+	(*ResumeSandboxResponse)(nil),   // 28: dsec.v1.ResumeSandboxResponse
+	(*ExtendSandboxRequest)(nil),    // 29: dsec.v1.ExtendSandboxRequest
+	(*ExtendSandboxResponse)(nil),   // 30: dsec.v1.ExtendSandboxResponse
+	(*SetNetworkRequest)(nil),       // 31: dsec.v1.SetNetworkRequest
+	(*SetNetworkResponse)(nil),      // 32: dsec.v1.SetNetworkResponse
+	(*ExplainNetworkRequest)(nil),   // 33: dsec.v1.ExplainNetworkRequest
+	(*ExplainNetworkResponse)(nil),  // 34: dsec.v1.ExplainNetworkResponse
+	(*SandboxStats)(nil),            // 35: dsec.v1.SandboxStats
+	(*GetSandboxStatsRequest)(nil),  // 36: dsec.v1.GetSandboxStatsRequest
+	(*GetSandboxStatsResponse)(nil), // 37: dsec.v1.GetSandboxStatsResponse
+	(*Event)(nil),                   // 38: dsec.v1.Event
+	(*StreamEventsRequest)(nil),     // 39: dsec.v1.StreamEventsRequest
+	(*StreamEventsResponse)(nil),    // 40: dsec.v1.StreamEventsResponse
+	nil,                             // 41: dsec.v1.SandboxSpec.EnvEntry
+	nil,                             // 42: dsec.v1.SandboxSpec.SecretsEntry
+	nil,                             // 43: dsec.v1.SandboxSpec.LabelsEntry
+	nil,                             // 44: dsec.v1.ListSandboxesRequest.LabelsEntry
+	nil,                             // 45: dsec.v1.StopSandboxesRequest.LabelsEntry
+	nil,                             // 46: dsec.v1.Event.AttributesEntry
+	nil,                             // 47: dsec.v1.StreamEventsRequest.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 48: google.protobuf.Timestamp
 }
 var file_dsec_v1_sandbox_proto_depIdxs = []int32{
 	2,  // 0: dsec.v1.Failure.blame:type_name -> dsec.v1.Blame
-	0,  // 1: dsec.v1.SandboxSpec.backend:type_name -> dsec.v1.Backend
-	5,  // 2: dsec.v1.SandboxSpec.environment:type_name -> dsec.v1.Environment
-	4,  // 3: dsec.v1.SandboxSpec.limits:type_name -> dsec.v1.Limits
-	38, // 4: dsec.v1.SandboxSpec.env:type_name -> dsec.v1.SandboxSpec.EnvEntry
-	39, // 5: dsec.v1.SandboxSpec.secrets:type_name -> dsec.v1.SandboxSpec.SecretsEntry
-	40, // 6: dsec.v1.SandboxSpec.labels:type_name -> dsec.v1.SandboxSpec.LabelsEntry
-	6,  // 7: dsec.v1.SandboxSpec.network_rules:type_name -> dsec.v1.NetworkRule
-	6,  // 8: dsec.v1.Network.rules:type_name -> dsec.v1.NetworkRule
-	1,  // 9: dsec.v1.Sandbox.state:type_name -> dsec.v1.SandboxState
-	7,  // 10: dsec.v1.Sandbox.spec:type_name -> dsec.v1.SandboxSpec
-	45, // 11: dsec.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	45, // 12: dsec.v1.Sandbox.ready_at:type_name -> google.protobuf.Timestamp
-	45, // 13: dsec.v1.Sandbox.ended_at:type_name -> google.protobuf.Timestamp
-	45, // 14: dsec.v1.Sandbox.expires_at:type_name -> google.protobuf.Timestamp
-	3,  // 15: dsec.v1.Sandbox.end:type_name -> dsec.v1.Failure
-	8,  // 16: dsec.v1.Sandbox.network:type_name -> dsec.v1.Network
-	7,  // 17: dsec.v1.CreateSandboxRequest.spec:type_name -> dsec.v1.SandboxSpec
-	9,  // 18: dsec.v1.CreateResult.sandbox:type_name -> dsec.v1.Sandbox
-	12, // 19: dsec.v1.CreateResult.error:type_name -> dsec.v1.Error
-	3,  // 20: dsec.v1.Error.failure:type_name -> dsec.v1.Failure
-	11, // 21: dsec.v1.CreateSandboxResponse.results:type_name -> dsec.v1.CreateResult
-	9,  // 22: dsec.v1.GetSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	41, // 23: dsec.v1.ListSandboxesRequest.labels:type_name -> dsec.v1.ListSandboxesRequest.LabelsEntry
-	1,  // 24: dsec.v1.ListSandboxesRequest.states:type_name -> dsec.v1.SandboxState
-	9,  // 25: dsec.v1.ListSandboxesResponse.sandboxes:type_name -> dsec.v1.Sandbox
-	9,  // 26: dsec.v1.StopSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	42, // 27: dsec.v1.StopSandboxesRequest.labels:type_name -> dsec.v1.StopSandboxesRequest.LabelsEntry
-	9,  // 28: dsec.v1.PauseSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	9,  // 29: dsec.v1.ResumeSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	9,  // 30: dsec.v1.ExtendSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	6,  // 31: dsec.v1.SetNetworkRequest.rules:type_name -> dsec.v1.NetworkRule
-	8,  // 32: dsec.v1.SetNetworkResponse.network:type_name -> dsec.v1.Network
-	45, // 33: dsec.v1.SandboxStats.at:type_name -> google.protobuf.Timestamp
-	32, // 34: dsec.v1.GetSandboxStatsResponse.stats:type_name -> dsec.v1.SandboxStats
-	45, // 35: dsec.v1.Event.at:type_name -> google.protobuf.Timestamp
-	43, // 36: dsec.v1.Event.attributes:type_name -> dsec.v1.Event.AttributesEntry
-	44, // 37: dsec.v1.StreamEventsRequest.labels:type_name -> dsec.v1.StreamEventsRequest.LabelsEntry
-	35, // 38: dsec.v1.StreamEventsResponse.event:type_name -> dsec.v1.Event
-	10, // 39: dsec.v1.SandboxService.CreateSandbox:input_type -> dsec.v1.CreateSandboxRequest
-	14, // 40: dsec.v1.SandboxService.GetSandbox:input_type -> dsec.v1.GetSandboxRequest
-	16, // 41: dsec.v1.SandboxService.ListSandboxes:input_type -> dsec.v1.ListSandboxesRequest
-	18, // 42: dsec.v1.SandboxService.StopSandbox:input_type -> dsec.v1.StopSandboxRequest
-	20, // 43: dsec.v1.SandboxService.StopSandboxes:input_type -> dsec.v1.StopSandboxesRequest
-	22, // 44: dsec.v1.SandboxService.PauseSandbox:input_type -> dsec.v1.PauseSandboxRequest
-	24, // 45: dsec.v1.SandboxService.ResumeSandbox:input_type -> dsec.v1.ResumeSandboxRequest
-	26, // 46: dsec.v1.SandboxService.ExtendSandbox:input_type -> dsec.v1.ExtendSandboxRequest
-	33, // 47: dsec.v1.SandboxService.GetSandboxStats:input_type -> dsec.v1.GetSandboxStatsRequest
-	28, // 48: dsec.v1.SandboxService.SetNetwork:input_type -> dsec.v1.SetNetworkRequest
-	30, // 49: dsec.v1.SandboxService.ExplainNetwork:input_type -> dsec.v1.ExplainNetworkRequest
-	36, // 50: dsec.v1.SandboxService.StreamEvents:input_type -> dsec.v1.StreamEventsRequest
-	13, // 51: dsec.v1.SandboxService.CreateSandbox:output_type -> dsec.v1.CreateSandboxResponse
-	15, // 52: dsec.v1.SandboxService.GetSandbox:output_type -> dsec.v1.GetSandboxResponse
-	17, // 53: dsec.v1.SandboxService.ListSandboxes:output_type -> dsec.v1.ListSandboxesResponse
-	19, // 54: dsec.v1.SandboxService.StopSandbox:output_type -> dsec.v1.StopSandboxResponse
-	21, // 55: dsec.v1.SandboxService.StopSandboxes:output_type -> dsec.v1.StopSandboxesResponse
-	23, // 56: dsec.v1.SandboxService.PauseSandbox:output_type -> dsec.v1.PauseSandboxResponse
-	25, // 57: dsec.v1.SandboxService.ResumeSandbox:output_type -> dsec.v1.ResumeSandboxResponse
-	27, // 58: dsec.v1.SandboxService.ExtendSandbox:output_type -> dsec.v1.ExtendSandboxResponse
-	34, // 59: dsec.v1.SandboxService.GetSandboxStats:output_type -> dsec.v1.GetSandboxStatsResponse
-	29, // 60: dsec.v1.SandboxService.SetNetwork:output_type -> dsec.v1.SetNetworkResponse
-	31, // 61: dsec.v1.SandboxService.ExplainNetwork:output_type -> dsec.v1.ExplainNetworkResponse
-	37, // 62: dsec.v1.SandboxService.StreamEvents:output_type -> dsec.v1.StreamEventsResponse
-	51, // [51:63] is the sub-list for method output_type
-	39, // [39:51] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	6,  // 1: dsec.v1.NetworkPolicy.rules:type_name -> dsec.v1.NetworkRule
+	7,  // 2: dsec.v1.NetworkPolicy.limits:type_name -> dsec.v1.NetworkLimits
+	8,  // 3: dsec.v1.NetworkLayer.policy:type_name -> dsec.v1.NetworkPolicy
+	0,  // 4: dsec.v1.SandboxSpec.backend:type_name -> dsec.v1.Backend
+	5,  // 5: dsec.v1.SandboxSpec.environment:type_name -> dsec.v1.Environment
+	4,  // 6: dsec.v1.SandboxSpec.limits:type_name -> dsec.v1.Limits
+	41, // 7: dsec.v1.SandboxSpec.env:type_name -> dsec.v1.SandboxSpec.EnvEntry
+	42, // 8: dsec.v1.SandboxSpec.secrets:type_name -> dsec.v1.SandboxSpec.SecretsEntry
+	43, // 9: dsec.v1.SandboxSpec.labels:type_name -> dsec.v1.SandboxSpec.LabelsEntry
+	6,  // 10: dsec.v1.SandboxSpec.network_rules:type_name -> dsec.v1.NetworkRule
+	7,  // 11: dsec.v1.SandboxSpec.network_limits:type_name -> dsec.v1.NetworkLimits
+	6,  // 12: dsec.v1.Network.rules:type_name -> dsec.v1.NetworkRule
+	7,  // 13: dsec.v1.Network.limits:type_name -> dsec.v1.NetworkLimits
+	9,  // 14: dsec.v1.Network.above:type_name -> dsec.v1.NetworkLayer
+	1,  // 15: dsec.v1.Sandbox.state:type_name -> dsec.v1.SandboxState
+	10, // 16: dsec.v1.Sandbox.spec:type_name -> dsec.v1.SandboxSpec
+	48, // 17: dsec.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	48, // 18: dsec.v1.Sandbox.ready_at:type_name -> google.protobuf.Timestamp
+	48, // 19: dsec.v1.Sandbox.ended_at:type_name -> google.protobuf.Timestamp
+	48, // 20: dsec.v1.Sandbox.expires_at:type_name -> google.protobuf.Timestamp
+	3,  // 21: dsec.v1.Sandbox.end:type_name -> dsec.v1.Failure
+	11, // 22: dsec.v1.Sandbox.network:type_name -> dsec.v1.Network
+	10, // 23: dsec.v1.CreateSandboxRequest.spec:type_name -> dsec.v1.SandboxSpec
+	12, // 24: dsec.v1.CreateResult.sandbox:type_name -> dsec.v1.Sandbox
+	15, // 25: dsec.v1.CreateResult.error:type_name -> dsec.v1.Error
+	3,  // 26: dsec.v1.Error.failure:type_name -> dsec.v1.Failure
+	14, // 27: dsec.v1.CreateSandboxResponse.results:type_name -> dsec.v1.CreateResult
+	12, // 28: dsec.v1.GetSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	44, // 29: dsec.v1.ListSandboxesRequest.labels:type_name -> dsec.v1.ListSandboxesRequest.LabelsEntry
+	1,  // 30: dsec.v1.ListSandboxesRequest.states:type_name -> dsec.v1.SandboxState
+	12, // 31: dsec.v1.ListSandboxesResponse.sandboxes:type_name -> dsec.v1.Sandbox
+	12, // 32: dsec.v1.StopSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	45, // 33: dsec.v1.StopSandboxesRequest.labels:type_name -> dsec.v1.StopSandboxesRequest.LabelsEntry
+	12, // 34: dsec.v1.PauseSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	12, // 35: dsec.v1.ResumeSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	12, // 36: dsec.v1.ExtendSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	6,  // 37: dsec.v1.SetNetworkRequest.rules:type_name -> dsec.v1.NetworkRule
+	7,  // 38: dsec.v1.SetNetworkRequest.limits:type_name -> dsec.v1.NetworkLimits
+	11, // 39: dsec.v1.SetNetworkResponse.network:type_name -> dsec.v1.Network
+	48, // 40: dsec.v1.SandboxStats.at:type_name -> google.protobuf.Timestamp
+	35, // 41: dsec.v1.GetSandboxStatsResponse.stats:type_name -> dsec.v1.SandboxStats
+	48, // 42: dsec.v1.Event.at:type_name -> google.protobuf.Timestamp
+	46, // 43: dsec.v1.Event.attributes:type_name -> dsec.v1.Event.AttributesEntry
+	47, // 44: dsec.v1.StreamEventsRequest.labels:type_name -> dsec.v1.StreamEventsRequest.LabelsEntry
+	38, // 45: dsec.v1.StreamEventsResponse.event:type_name -> dsec.v1.Event
+	13, // 46: dsec.v1.SandboxService.CreateSandbox:input_type -> dsec.v1.CreateSandboxRequest
+	17, // 47: dsec.v1.SandboxService.GetSandbox:input_type -> dsec.v1.GetSandboxRequest
+	19, // 48: dsec.v1.SandboxService.ListSandboxes:input_type -> dsec.v1.ListSandboxesRequest
+	21, // 49: dsec.v1.SandboxService.StopSandbox:input_type -> dsec.v1.StopSandboxRequest
+	23, // 50: dsec.v1.SandboxService.StopSandboxes:input_type -> dsec.v1.StopSandboxesRequest
+	25, // 51: dsec.v1.SandboxService.PauseSandbox:input_type -> dsec.v1.PauseSandboxRequest
+	27, // 52: dsec.v1.SandboxService.ResumeSandbox:input_type -> dsec.v1.ResumeSandboxRequest
+	29, // 53: dsec.v1.SandboxService.ExtendSandbox:input_type -> dsec.v1.ExtendSandboxRequest
+	36, // 54: dsec.v1.SandboxService.GetSandboxStats:input_type -> dsec.v1.GetSandboxStatsRequest
+	31, // 55: dsec.v1.SandboxService.SetNetwork:input_type -> dsec.v1.SetNetworkRequest
+	33, // 56: dsec.v1.SandboxService.ExplainNetwork:input_type -> dsec.v1.ExplainNetworkRequest
+	39, // 57: dsec.v1.SandboxService.StreamEvents:input_type -> dsec.v1.StreamEventsRequest
+	16, // 58: dsec.v1.SandboxService.CreateSandbox:output_type -> dsec.v1.CreateSandboxResponse
+	18, // 59: dsec.v1.SandboxService.GetSandbox:output_type -> dsec.v1.GetSandboxResponse
+	20, // 60: dsec.v1.SandboxService.ListSandboxes:output_type -> dsec.v1.ListSandboxesResponse
+	22, // 61: dsec.v1.SandboxService.StopSandbox:output_type -> dsec.v1.StopSandboxResponse
+	24, // 62: dsec.v1.SandboxService.StopSandboxes:output_type -> dsec.v1.StopSandboxesResponse
+	26, // 63: dsec.v1.SandboxService.PauseSandbox:output_type -> dsec.v1.PauseSandboxResponse
+	28, // 64: dsec.v1.SandboxService.ResumeSandbox:output_type -> dsec.v1.ResumeSandboxResponse
+	30, // 65: dsec.v1.SandboxService.ExtendSandbox:output_type -> dsec.v1.ExtendSandboxResponse
+	37, // 66: dsec.v1.SandboxService.GetSandboxStats:output_type -> dsec.v1.GetSandboxStatsResponse
+	32, // 67: dsec.v1.SandboxService.SetNetwork:output_type -> dsec.v1.SetNetworkResponse
+	34, // 68: dsec.v1.SandboxService.ExplainNetwork:output_type -> dsec.v1.ExplainNetworkResponse
+	40, // 69: dsec.v1.SandboxService.StreamEvents:output_type -> dsec.v1.StreamEventsResponse
+	58, // [58:70] is the sub-list for method output_type
+	46, // [46:58] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_sandbox_proto_init() }
@@ -2801,15 +3071,15 @@ func file_dsec_v1_sandbox_proto_init() {
 	if File_dsec_v1_sandbox_proto != nil {
 		return
 	}
-	file_dsec_v1_sandbox_proto_msgTypes[4].OneofWrappers = []any{}
-	file_dsec_v1_sandbox_proto_msgTypes[23].OneofWrappers = []any{}
+	file_dsec_v1_sandbox_proto_msgTypes[7].OneofWrappers = []any{}
+	file_dsec_v1_sandbox_proto_msgTypes[26].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_sandbox_proto_rawDesc), len(file_dsec_v1_sandbox_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   42,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -12,22 +12,15 @@ import (
 	"github.com/opendsec/dsec/sandbox"
 )
 
-// always are the prefixes that no policy opens, besides the pools and what Forbid names.
-var always = func() []netip.Prefix {
-	var out []netip.Prefix
-	for _, s := range []string{
-		"0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "192.0.0.0/24", "224.0.0.0/4", "240.0.0.0/4", "168.63.129.16/32", "100.100.100.200/32",
-		"::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/32", "2002::/16", "fe80::/10", "fec0::/10", "ff00::/8",
-		"fd00:ec2::254/128", "fd20:ce::254/128",
-	} {
-		out = append(out, netip.MustParsePrefix(s))
-	}
-	return out
-}()
-
 // forbidden is everything that no policy opens.
 func forbidden(r *link.Router, more []netip.Prefix) ([]netip.Prefix, error) {
-	all := append(slices.Clone(always), r.Plan().Pool4, r.Plan().Pool6)
+	all := []netip.Prefix{r.Plan().Pool4, r.Plan().Pool6}
+	for _, p := range network.AlwaysDenied() {
+		// In the maps IPv4 inside IPv6 stands for IPv4; as such it never leaves a sandbox.
+		if !p.Addr().Is4In6() {
+			all = append(all, p)
+		}
+	}
 	all = append(all, r.Uplinks()...)
 	for _, p := range more {
 		if !p.IsValid() {

@@ -312,7 +312,7 @@ func testLearn(t *testing.T, w *world) {
 	}
 	full := 0
 	for i := range datapath.LearnedAddresses + 1 {
-		a := netip.AddrFrom4([4]byte{198, 18, byte(i >> 8), byte(i)})
+		a := netip.AddrFrom4([4]byte{44, 18, byte(i >> 8), byte(i)})
 		if err := w.dp.Learn(b.slot, b.gen, a, tcp, soon()); errors.Is(err, sandbox.ErrExhausted) {
 			full++
 		} else if err != nil {

@@ -10,23 +10,12 @@ import (
 	"github.com/opendsec/dsec/sandbox"
 )
 
-// private are the ranges that a name never opens: an answer that leads there is an attack or a mistake.
-var private = func() []netip.Prefix {
-	var out []netip.Prefix
-	for _, s := range []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7"} {
-		out = append(out, netip.MustParsePrefix(s))
-	}
-	return out
-}()
-
 func checkLearned(a netip.Addr) error {
 	if !a.IsValid() || a.Zone() != "" {
 		return fmt.Errorf("address %s: %w", a, sandbox.ErrInvalid)
 	}
-	for _, p := range private {
-		if p.Contains(a) {
-			return fmt.Errorf("a name opens no private address (%s): %w", a, sandbox.ErrPermission)
-		}
+	if network.IsPrivate(a) {
+		return fmt.Errorf("a name opens no private address (%s): %w", a, sandbox.ErrPermission)
 	}
 	return nil
 }

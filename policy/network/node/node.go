@@ -304,6 +304,11 @@ func (n *Network) Set(slot int, key string, generation uint64, prog *network.Pro
 	return nil
 }
 
+// Join makes the sandbox called key, which has the slot, a member of a private network, before its Set.
+func (n *Network) Join(slot int, key, network, name string) error {
+	return fmt.Errorf("private network of %s: %w", key, sandbox.ErrUnsupported)
+}
+
 // Detach closes a slot and forgets its sandbox. The link goes with the sandbox's namespace.
 func (n *Network) Detach(slot int) error {
 	n.mu.Lock()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dsec import Conflict, ConnectionLost, DSecClient, DSecContainerRunArgs, InvalidArgument
-from dsec.network import Network, rules_to_json
+from dsec.network import Network, NetworkLimits, rules_to_json
 
 from . import wire_server
 from .wire_server import WireServer, answer, drop, refuse
@@ -41,6 +41,22 @@ def test_rules_as_they_are_written() -> None:
     for wrong in ({"pypi": 1}, {"pypi": "yes"}, {5: True}, [5], [("pypi", True)]):
         with pytest.raises(InvalidArgument, match="want a text"):
             rules_to_json(wrong)  # type: ignore[arg-type]
+
+
+def test_limits_and_private_networks_as_they_are_written() -> None:
+    args = DSecContainerRunArgs(
+        container_image="d",
+        network_limits=NetworkLimits(bandwidth_bps=10 << 20),
+        private_network="job1",
+        network_name="db",
+    )
+    spec = args.to_json()
+    assert spec["networkLimits"] == {"bandwidthBps": "10485760", "connections": "0"}
+    assert (spec["privateNetwork"], spec["networkName"]) == ("job1", "db")
+    assert "networkLimits" not in DSecContainerRunArgs(container_image="d").to_json()
+    for wrong in (NetworkLimits(connections=-1), NetworkLimits(bandwidth_bps=1.5)):  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="want a whole number"):
+            wrong.to_json()
 
 
 async def test_a_change_is_repeated_over_a_broken_connection(wire: WireServer, client: DSecClient) -> None:

@@ -12,6 +12,7 @@ from dsec import (
     DSecClient,
     FailedPrecondition,
     InvalidArgument,
+    NetworkLimits,
     Sandbox,
     SandboxEnded,
     State,
@@ -158,3 +159,17 @@ def test_the_synchronous_face(networked: Node) -> None:
         assert s.set_network(["github"]).rules == {"github": True}
         assert s.explain_network("github.com")
         assert not s.explain_network("pypi.org")
+
+
+async def test_limits(sandbox: Sandbox) -> None:
+    network = await sandbox.set_network(limits=NetworkLimits(bandwidth_bps=1 << 20, connections=7))
+    assert network.limits == NetworkLimits(bandwidth_bps=1 << 20, connections=7)
+    assert network.rules == {"npm": False, "pypi": True}
+    network = await sandbox.set_network(["golang"])
+    assert network.limits.connections == 7
+    network = await sandbox.set_network("none", limits=NetworkLimits())
+    assert network.limits == NetworkLimits()
+    with pytest.raises(InvalidArgument, match="at least 1024"):
+        await sandbox.set_network(limits=NetworkLimits(bandwidth_bps=1))
+    with pytest.raises(InvalidArgument, match="give rules, limits or both"):
+        await sandbox.set_network()

@@ -45,9 +45,17 @@ const (
 	KeyServiceRevokeKeyProcedure = "/dsec.v1.KeyService/RevokeKey"
 	// NodeServiceGetNodeProcedure is the fully-qualified name of the NodeService's GetNode RPC.
 	NodeServiceGetNodeProcedure = "/dsec.v1.NodeService/GetNode"
+	// NodeServiceListServicesProcedure is the fully-qualified name of the NodeService's ListServices
+	// RPC.
+	NodeServiceListServicesProcedure = "/dsec.v1.NodeService/ListServices"
 	// EdgeServiceCreateResolvedProcedure is the fully-qualified name of the EdgeService's
 	// CreateResolved RPC.
 	EdgeServiceCreateResolvedProcedure = "/dsec.v1.EdgeService/CreateResolved"
+	// EdgeServiceSetCeilingsProcedure is the fully-qualified name of the EdgeService's SetCeilings RPC.
+	EdgeServiceSetCeilingsProcedure = "/dsec.v1.EdgeService/SetCeilings"
+	// EdgeServiceCheckNetworkProcedure is the fully-qualified name of the EdgeService's CheckNetwork
+	// RPC.
+	EdgeServiceCheckNetworkProcedure = "/dsec.v1.EdgeService/CheckNetwork"
 )
 
 // KeyServiceClient is a client for the dsec.v1.KeyService service.
@@ -187,6 +195,8 @@ func (UnimplementedKeyServiceHandler) RevokeKey(context.Context, *v1.RevokeKeyRe
 // NodeServiceClient is a client for the dsec.v1.NodeService service.
 type NodeServiceClient interface {
 	GetNode(context.Context, *v1.GetNodeRequest) (*v1.GetNodeResponse, error)
+	// ListServices lists what network rules can name on this node.
+	ListServices(context.Context, *v1.ListServicesRequest) (*v1.ListServicesResponse, error)
 }
 
 // NewNodeServiceClient constructs a client for the dsec.v1.NodeService service. By default, it uses
@@ -206,12 +216,19 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("GetNode")),
 			connect.WithClientOptions(opts...),
 		),
+		listServices: connect.NewClient[v1.ListServicesRequest, v1.ListServicesResponse](
+			httpClient,
+			baseURL+NodeServiceListServicesProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("ListServices")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // nodeServiceClient implements NodeServiceClient.
 type nodeServiceClient struct {
-	getNode *connect.Client[v1.GetNodeRequest, v1.GetNodeResponse]
+	getNode      *connect.Client[v1.GetNodeRequest, v1.GetNodeResponse]
+	listServices *connect.Client[v1.ListServicesRequest, v1.ListServicesResponse]
 }
 
 // GetNode calls dsec.v1.NodeService.GetNode.
@@ -223,9 +240,20 @@ func (c *nodeServiceClient) GetNode(ctx context.Context, req *v1.GetNodeRequest)
 	return nil, err
 }
 
+// ListServices calls dsec.v1.NodeService.ListServices.
+func (c *nodeServiceClient) ListServices(ctx context.Context, req *v1.ListServicesRequest) (*v1.ListServicesResponse, error) {
+	response, err := c.listServices.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // NodeServiceHandler is an implementation of the dsec.v1.NodeService service.
 type NodeServiceHandler interface {
 	GetNode(context.Context, *v1.GetNodeRequest) (*v1.GetNodeResponse, error)
+	// ListServices lists what network rules can name on this node.
+	ListServices(context.Context, *v1.ListServicesRequest) (*v1.ListServicesResponse, error)
 }
 
 // NewNodeServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -241,10 +269,18 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("GetNode")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceListServicesHandler := connect.NewUnaryHandlerSimple(
+		NodeServiceListServicesProcedure,
+		svc.ListServices,
+		connect.WithSchema(nodeServiceMethods.ByName("ListServices")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/dsec.v1.NodeService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case NodeServiceGetNodeProcedure:
 			nodeServiceGetNodeHandler.ServeHTTP(w, r)
+		case NodeServiceListServicesProcedure:
+			nodeServiceListServicesHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -258,10 +294,19 @@ func (UnimplementedNodeServiceHandler) GetNode(context.Context, *v1.GetNodeReque
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.NodeService.GetNode is not implemented"))
 }
 
+func (UnimplementedNodeServiceHandler) ListServices(context.Context, *v1.ListServicesRequest) (*v1.ListServicesResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.NodeService.ListServices is not implemented"))
+}
+
 // EdgeServiceClient is a client for the dsec.v1.EdgeService service.
 type EdgeServiceClient interface {
 	// CreateResolved is CreateSandbox with names resolved to digests.
 	CreateResolved(context.Context, *v1.CreateResolvedRequest) (*v1.CreateResolvedResponse, error)
+	// SetCeilings replaces the ceilings of all projects. Running sandboxes of projects whose ceiling is another now are
+	// under it when the call returns. An older revision than what the edge has changes nothing.
+	SetCeilings(context.Context, *v1.SetCeilingsRequest) (*v1.SetCeilingsResponse, error)
+	// CheckNetwork says whether a policy is one that this node can carry out. Error: invalid_argument.
+	CheckNetwork(context.Context, *v1.CheckNetworkRequest) (*v1.CheckNetworkResponse, error)
 }
 
 // NewEdgeServiceClient constructs a client for the dsec.v1.EdgeService service. By default, it uses
@@ -281,12 +326,26 @@ func NewEdgeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(edgeServiceMethods.ByName("CreateResolved")),
 			connect.WithClientOptions(opts...),
 		),
+		setCeilings: connect.NewClient[v1.SetCeilingsRequest, v1.SetCeilingsResponse](
+			httpClient,
+			baseURL+EdgeServiceSetCeilingsProcedure,
+			connect.WithSchema(edgeServiceMethods.ByName("SetCeilings")),
+			connect.WithClientOptions(opts...),
+		),
+		checkNetwork: connect.NewClient[v1.CheckNetworkRequest, v1.CheckNetworkResponse](
+			httpClient,
+			baseURL+EdgeServiceCheckNetworkProcedure,
+			connect.WithSchema(edgeServiceMethods.ByName("CheckNetwork")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // edgeServiceClient implements EdgeServiceClient.
 type edgeServiceClient struct {
 	createResolved *connect.Client[v1.CreateResolvedRequest, v1.CreateResolvedResponse]
+	setCeilings    *connect.Client[v1.SetCeilingsRequest, v1.SetCeilingsResponse]
+	checkNetwork   *connect.Client[v1.CheckNetworkRequest, v1.CheckNetworkResponse]
 }
 
 // CreateResolved calls dsec.v1.EdgeService.CreateResolved.
@@ -298,10 +357,33 @@ func (c *edgeServiceClient) CreateResolved(ctx context.Context, req *v1.CreateRe
 	return nil, err
 }
 
+// SetCeilings calls dsec.v1.EdgeService.SetCeilings.
+func (c *edgeServiceClient) SetCeilings(ctx context.Context, req *v1.SetCeilingsRequest) (*v1.SetCeilingsResponse, error) {
+	response, err := c.setCeilings.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// CheckNetwork calls dsec.v1.EdgeService.CheckNetwork.
+func (c *edgeServiceClient) CheckNetwork(ctx context.Context, req *v1.CheckNetworkRequest) (*v1.CheckNetworkResponse, error) {
+	response, err := c.checkNetwork.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // EdgeServiceHandler is an implementation of the dsec.v1.EdgeService service.
 type EdgeServiceHandler interface {
 	// CreateResolved is CreateSandbox with names resolved to digests.
 	CreateResolved(context.Context, *v1.CreateResolvedRequest) (*v1.CreateResolvedResponse, error)
+	// SetCeilings replaces the ceilings of all projects. Running sandboxes of projects whose ceiling is another now are
+	// under it when the call returns. An older revision than what the edge has changes nothing.
+	SetCeilings(context.Context, *v1.SetCeilingsRequest) (*v1.SetCeilingsResponse, error)
+	// CheckNetwork says whether a policy is one that this node can carry out. Error: invalid_argument.
+	CheckNetwork(context.Context, *v1.CheckNetworkRequest) (*v1.CheckNetworkResponse, error)
 }
 
 // NewEdgeServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -317,10 +399,26 @@ func NewEdgeServiceHandler(svc EdgeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(edgeServiceMethods.ByName("CreateResolved")),
 		connect.WithHandlerOptions(opts...),
 	)
+	edgeServiceSetCeilingsHandler := connect.NewUnaryHandlerSimple(
+		EdgeServiceSetCeilingsProcedure,
+		svc.SetCeilings,
+		connect.WithSchema(edgeServiceMethods.ByName("SetCeilings")),
+		connect.WithHandlerOptions(opts...),
+	)
+	edgeServiceCheckNetworkHandler := connect.NewUnaryHandlerSimple(
+		EdgeServiceCheckNetworkProcedure,
+		svc.CheckNetwork,
+		connect.WithSchema(edgeServiceMethods.ByName("CheckNetwork")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/dsec.v1.EdgeService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case EdgeServiceCreateResolvedProcedure:
 			edgeServiceCreateResolvedHandler.ServeHTTP(w, r)
+		case EdgeServiceSetCeilingsProcedure:
+			edgeServiceSetCeilingsHandler.ServeHTTP(w, r)
+		case EdgeServiceCheckNetworkProcedure:
+			edgeServiceCheckNetworkHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -332,4 +430,12 @@ type UnimplementedEdgeServiceHandler struct{}
 
 func (UnimplementedEdgeServiceHandler) CreateResolved(context.Context, *v1.CreateResolvedRequest) (*v1.CreateResolvedResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.EdgeService.CreateResolved is not implemented"))
+}
+
+func (UnimplementedEdgeServiceHandler) SetCeilings(context.Context, *v1.SetCeilingsRequest) (*v1.SetCeilingsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.EdgeService.SetCeilings is not implemented"))
+}
+
+func (UnimplementedEdgeServiceHandler) CheckNetwork(context.Context, *v1.CheckNetworkRequest) (*v1.CheckNetworkResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.EdgeService.CheckNetwork is not implemented"))
 }

@@ -48,7 +48,7 @@ from .errors import (
 from .failure import Blame, Failure
 from .files import Files
 from .layers import Layers
-from .network import Network, NetworkDecision, NetworkRules
+from .network import Network, NetworkDecision, NetworkLayer, NetworkLimits, NetworkRules
 from .ports import Forward
 from .results import CommandEnd, CommandInfo, CommandResult, Output, Stream
 from .sandbox import Sandbox
@@ -103,6 +103,8 @@ __all__ = [
     "Layers",
     "Network",
     "NetworkDecision",
+    "NetworkLayer",
+    "NetworkLimits",
     "NetworkRules",
     "NodeInfo",
     "NotADirectory",

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from .codec import without_defaults
 from .errors import InvalidArgument
-from .network import NetworkRules, rules_to_json
+from .network import NetworkLimits, NetworkRules, rules_to_json
 
 _MIB = 1 << 20
 
@@ -63,8 +63,16 @@ class DSecRunArgs:
     """What the sandbox is listed and stopped by."""
     network_rules: NetworkRules = field(default_factory=dict)
     """What the sandbox may reach: ``{"npm": False, "pypi": True}`` or ``["!npm", "pypi"]``; NetworkRules has the forms.
-    What no rule allows is denied. Without a rule that allows something it has loopback only, for good; with one, the
-    rules can be changed later (Sandbox.set_network). A rule that the node cannot carry out is refused."""
+    What no rule allows is denied. Without rules, the defaults of its environment hold. Where neither allows anything it
+    has loopback only, for good; else rules can be changed later (Sandbox.set_network). A rule that the node cannot
+    carry out is refused."""
+    network_limits: NetworkLimits | None = None
+    """Bandwidth and connections: ``NetworkLimits(bandwidth_bps=10 << 20)``."""
+    private_network: str | None = None
+    """Name of a private network: sandboxes of one node that give the same reach each other on all ports, by name too,
+    whatever their rules; nobody else does."""
+    network_name: str | None = None
+    """What the others there call it; else its hostname, else its id. Several may share a name."""
     no_new_privileges: bool = False
     """setuid programs (sudo) gain nothing."""
 
@@ -98,6 +106,9 @@ class DSecRunArgs:
             workdir=self.workdir,
             hostname=self.hostname,
             networkRules=rules_to_json(self.network_rules),
+            networkLimits=self.network_limits.to_json() if self.network_limits is not None else None,
+            privateNetwork=self.private_network,
+            networkName=self.network_name,
             noNewPrivileges=self.no_new_privileges,
         )
 

@@ -22,6 +22,50 @@ metadata services stay closed whatever rules say."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkLimits:
+    """Bounds of what a sandbox uses of the network. 0 is no limit of its own."""
+
+    bandwidth_bps: int = 0
+    """Bytes per second, in each direction; what is over it is dropped. At least 1024."""
+    connections: int = 0
+    """Connections, and exchanges of datagrams, that are open at once; more are refused."""
+
+    def to_json(self) -> dict[str, Any]:
+        for name, value in (("bandwidth_bps", self.bandwidth_bps), ("connections", self.connections)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise InvalidArgument(f"{name} {value!r}: want a whole number, or 0 for no limit")
+        return {"bandwidthBps": str(self.bandwidth_bps), "connections": str(self.connections)}
+
+    @classmethod
+    def from_json(cls, o: Json) -> Self:
+        return cls(bandwidth_bps=codec.integer(o, "bandwidthBps"), connections=codec.integer(o, "connections"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkLayer:
+    """A policy that a sandbox is under beside its own rules: a destination must be allowed by it too."""
+
+    source: str
+    """Whose it is: "environment base/python:3.12", "project research"."""
+    rules: dict[str, bool]
+    """Empty where it bounds by its limits alone."""
+    limits: NetworkLimits
+
+    @classmethod
+    def from_json(cls, o: Json) -> Self:
+        policy = codec.message(o, "policy")
+        return cls(
+            source=codec.text(o, "source"),
+            rules=_rules(policy),
+            limits=NetworkLimits.from_json(codec.message(policy, "limits")),
+        )
+
+
+def _rules(o: Json) -> dict[str, bool]:
+    return {codec.text(r, "target"): codec.boolean(r, "allow") for r in codec.messages(o, "rules")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
     """The rules that a sandbox is under."""
 
@@ -31,15 +75,27 @@ class Network:
     """Counts changes, from 1."""
     generation_applied: int
     """Behind ``generation_asked`` while a change is under way, or could not be applied."""
+    limits: NetworkLimits = NetworkLimits()
+    """Its own; those in ``above`` bound it too."""
+    above: tuple[NetworkLayer, ...] = ()
+    """Policies of its environment and project."""
+    private_network: str = ""
+    """The private network that it is a member of."""
+    network_name: str = ""
+    """What the other members call it; empty: its id."""
     warnings: tuple[str, ...] = ()
     """What the allowed services can leak, each as "SERVICE: what". Filled in by set_network."""
 
     @classmethod
     def from_json(cls, o: Json, warnings: tuple[str, ...] = ()) -> Self:
         return cls(
-            rules={codec.text(r, "target"): codec.boolean(r, "allow") for r in codec.messages(o, "rules")},
+            rules=_rules(o),
             generation_asked=codec.integer(o, "generationAsked"),
             generation_applied=codec.integer(o, "generationApplied"),
+            limits=NetworkLimits.from_json(codec.message(o, "limits")),
+            above=tuple(NetworkLayer.from_json(x) for x in codec.messages(o, "above")),
+            private_network=codec.text(o, "privateNetwork"),
+            network_name=codec.text(o, "networkName"),
             warnings=warnings,
         )
 
@@ -56,7 +112,7 @@ class NetworkDecision:
     rule: str
     """The rule that decides, "!" before one that denies; empty where none does."""
     source: str
-    """Whose rule it is: spec, environment, project, or always."""
+    """Whose rule it is: "spec", "environment KIND/NAME", "project NAME", or "always"."""
     why: str
     """For people."""
 

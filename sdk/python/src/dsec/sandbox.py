@@ -14,7 +14,7 @@ from .command import Command, Terminal
 from .errors import InvalidArgument
 from .events import events
 from .files import Files
-from .network import Network, NetworkDecision, NetworkRules, rules_to_json
+from .network import Network, NetworkDecision, NetworkLimits, NetworkRules, rules_to_json
 from .ports import Forward
 from .results import CommandEnd, CommandInfo, CommandResult
 from .session import HasId, Session, SessionInfo
@@ -219,13 +219,21 @@ class Sandbox:
 
     # Network
 
-    async def set_network(self, rules: NetworkRules, *, if_generation: int | None = None) -> Network:
+    async def set_network(
+        self,
+        rules: NetworkRules | None = None,
+        *,
+        limits: NetworkLimits | None = None,
+        if_generation: int | None = None,
+    ) -> Network:
         """Replace what it may reach, all at once, and return the rules in force with warnings of what they can leak.
 
         ``rules``: ``{"npm": False, "pypi": True}`` or ``["!npm", "pypi"]``; NetworkRules has the forms. An empty list,
         or ``"none"``, closes everything. When the call returns the rules are in force, and connections that they
         forbid are cut; what they still allow goes on. A paused sandbox stays paused. The change survives a restart of
         the node's processes.
+
+        ``limits``: replace those as well; without, they stay. With limits and without rules, the rules stay.
 
         ``if_generation``: change only what the caller knows: Conflict is raised when another change came first. Such
         a call is not repeated over a broken connection (ConnectionLost: ask info()); without it, it is.
@@ -235,7 +243,14 @@ class Sandbox:
         """
         if if_generation is not None and if_generation < 1:  # 0 would be the wire's "whatever there is"
             raise InvalidArgument(f"if_generation {if_generation}: generations count from 1")
-        body = self._body(rules=rules_to_json(rules), ifGeneration=if_generation)
+        if rules is None and limits is None:
+            raise InvalidArgument("set_network: give rules, limits or both")
+        body = self._body(
+            rules=[] if rules is None else rules_to_json(rules),
+            limits=limits.to_json() if limits is not None else None,
+            keepRules=rules is None,
+            ifGeneration=if_generation,
+        )
         o = await self._t.unary("SandboxService/SetNetwork", body, safe=if_generation is None)
         return Network.from_json(codec.message(o, "network"), codec.texts(o, "warnings"))
 
