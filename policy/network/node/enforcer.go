@@ -16,6 +16,9 @@ func enforcerFile(dir string) string { return filepath.Join(dir, "enforcer") }
 
 // openDatapath opens the datapath that is asked for, or the one that links of an earlier process are under, or the best.
 func openDatapath(dir, kind string, cfg datapath.Config, linked bool) (datapath.Datapath, error) {
+	if kind != "" && kind != datapath.EBPF && kind != datapath.Nftables {
+		return nil, fmt.Errorf("network by %q: %w: want %s or %s", kind, sandbox.ErrInvalid, datapath.EBPF, datapath.Nftables)
+	}
 	b, err := os.ReadFile(enforcerFile(dir))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
