@@ -33,6 +33,7 @@ type edgeEnd struct {
 	dsecv1connect.UnimplementedSandboxServiceHandler
 	dsecv1connect.UnimplementedCommandServiceHandler
 	dsecv1connect.UnimplementedEdgeServiceHandler
+	dsecv1connect.UnimplementedNodeServiceHandler
 	id     sandbox.EdgeID
 	socket string
 	srv    *http.Server
