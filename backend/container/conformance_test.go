@@ -7,6 +7,7 @@ import (
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/backend/container"
+	"github.com/opendsec/dsec/edge"
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/internal/testkit"
 	"github.com/opendsec/dsec/layer/store/posix"
@@ -27,15 +28,24 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	net := &internet{}
 	sandboxtest.Run(t, sandboxtest.Factory{
-		Backend: func(t testing.TB, edge sandbox.EdgeID, state string) sandbox.Backend {
+		Backend: func(t testing.TB, id sandbox.EdgeID, state string) sandbox.Backend {
 			d, err := container.New(context.Background(), container.Config{
-				StateDir: state, Edge: edge, InitBinary: bin, Layers: posix.NewNode(store), Warm: 4, PoolBytes: 1 << 30,
+				StateDir: state, Edge: id, InitBinary: bin, Layers: posix.NewNode(store), Warm: 4, PoolBytes: 1 << 30,
+				Network: net.open(t, state),
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return d
+		},
+		Internet: net.seen,
+		Config: func(cfg *edge.Config) {
+			if net.node != nil {
+				c := net.node.Compiler()
+				cfg.Network = &c
+			}
 		},
 		Layers:   []*dsecv1.ResolvedLayer{{Digest: string(digest), Kind: "base", Name: "debian", Version: "v1"}},
 		ImageEnv: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},

@@ -39,7 +39,7 @@ func (s *suite) badInput(t *testing.T) {
 		"CPU":           {&dsecv1.SandboxSpec{Limits: &dsecv1.Limits{CpuMillis: 1 << 40}}, connect.CodeInvalidArgument, []string{"cpu_millis"}},
 		"Shm":           {&dsecv1.SandboxSpec{Limits: &dsecv1.Limits{MemoryBytes: 64 << 20, ShmBytes: 63 << 20}}, connect.CodeInvalidArgument, []string{"shm_bytes", "half"}},
 		"Backend":       {&dsecv1.SandboxSpec{Backend: dsecv1.Backend_BACKEND_FNCALL}, connect.CodeUnimplemented, []string{"fncall"}},
-		"Network":       {&dsecv1.SandboxSpec{NetworkRules: []*dsecv1.NetworkRule{{Target: "pypi", Allow: true}}}, connect.CodeUnimplemented, []string{"pypi", "network=on"}},
+		"Network":       {&dsecv1.SandboxSpec{NetworkRules: []*dsecv1.NetworkRule{{Target: "203.0.113.9/24", Allow: true}}}, connect.CodeInvalidArgument, []string{"203.0.113.9/24", "203.0.113.0/24"}},
 		"Hostname":      {&dsecv1.SandboxSpec{Hostname: "no spaces"}, connect.CodeInvalidArgument, []string{"hostname"}},
 		"Label":         {&dsecv1.SandboxSpec{Labels: map[string]string{long: "x"}}, connect.CodeInvalidArgument, []string{"label"}},
 		"EnvName":       {&dsecv1.SandboxSpec{Env: map[string]string{"A=B": "x"}}, connect.CodeInvalidArgument, []string{"environment variable"}},

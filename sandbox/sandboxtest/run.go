@@ -28,6 +28,7 @@ func Run(t *testing.T, f Factory) {
 		{"Events", s.events},
 		{"Creation", s.creation},
 		{"BadInput", s.badInput},
+		{"Network", s.network},
 		{"Restart", s.restart}, // last: it restarts the node
 	} {
 		t.Run(group.name, group.run)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -231,6 +232,13 @@ func (n *Network) Lacks() []string { return n.dp.Capabilities().Lacks() }
 // Resolvers are what a sandbox's resolv.conf names.
 func (n *Network) Resolvers() []netip.Addr {
 	return []netip.Addr{n.cfg.Plan.Gateway4(), n.cfg.Plan.Gateway6()}
+}
+
+// Known are the sandboxes that have a link under a program, in no order.
+func (n *Network) Known() []string {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return slices.Collect(maps.Keys(n.keys))
 }
 
 // Compiler makes programs for this node.
