@@ -65,7 +65,7 @@ func Serve(ctx context.Context, device *os.File, files Files) error {
 			return nil
 		case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.EINTR):
 			continue // the request was withdrawn while it was read
-		case errors.Is(err, syscall.ENODEV):
+		case errors.Is(err, syscall.ENODEV), err != nil && isGone(d):
 			return nil // unmounted
 		case err != nil:
 			return fmt.Errorf("fuse: read request: %w", err)
@@ -74,6 +74,12 @@ func Serve(ctx context.Context, device *os.File, files Files) error {
 			return err
 		}
 	}
+}
+
+// isGone asks the kernel itself: the runtime's poller knows an unmounted device only as broken.
+func isGone(d *os.File) bool {
+	_, err := syscall.Read(int(d.Fd()), make([]byte, bufSize))
+	return err == syscall.ENODEV
 }
 
 type server struct {

@@ -3,7 +3,8 @@
 // successor takes them from it by name.
 //
 // The protocol is one request a message over a SOCK_SEQPACKET socket: "put NAME" with one descriptor, "get NAME"
-// answered with one, "del NAME", "list". Its only file is a lock beside the
+// answered with one, "del NAME", "list", and "lease MILLIS NAME", by which a descriptor's user promises to come back within that time;
+// what is done when it does not is the holder's program's choice (Options). Its only file is a lock beside the
 // socket, so that one process at most holds for it; it trusts its peers, which the socket's
 // directory (0700) limits to root.
 package hold

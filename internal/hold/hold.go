@@ -29,7 +29,10 @@ const (
 // Serve holds descriptors until ctx ends. It takes the lock of the socket (LockPath), waiting a moment for a
 // predecessor that ends, removes a stale socket and makes its own, mode 0600. Error: sandbox.ErrConflict when another
 // process holds for this socket, which goes on.
-func Serve(ctx context.Context, socket string) error {
+func Serve(ctx context.Context, socket string) error { return ServeWith(ctx, socket, Options{}) }
+
+// ServeWith is Serve with options.
+func ServeWith(ctx context.Context, socket string, o Options) error {
 	lock, err := takeLock(ctx, socket)
 	if err != nil {
 		return err
@@ -45,7 +48,7 @@ func Serve(ctx context.Context, socket string) error {
 	}
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	s := &server{held: map[string]*os.File{}, conns: map[net.Conn]bool{}}
+	s := &server{o: o, held: map[string]*os.File{}, leases: map[string]*lease{}, conns: map[net.Conn]bool{}}
 	for {
 		c, err := l.AcceptUnix()
 		if err != nil {
@@ -63,10 +66,13 @@ func Serve(ctx context.Context, socket string) error {
 
 type server struct {
 	wg sync.WaitGroup
+	o  Options
 
-	mu    sync.Mutex
-	held  map[string]*os.File
-	conns map[net.Conn]bool
+	mu     sync.Mutex
+	held   map[string]*os.File
+	leases map[string]*lease
+	conns  map[net.Conn]bool
+	closed bool
 }
 
 func (s *server) serve(c *net.UnixConn) {
@@ -105,6 +111,7 @@ func (s *server) handle(msg string, files []*os.File) (reply string, out []*os.F
 			return "full", nil
 		}
 		if had {
+			s.endLease(name)
 			old.Close()
 		}
 		s.held[name] = files[0]
@@ -113,6 +120,9 @@ func (s *server) handle(msg string, files []*os.File) (reply string, out []*os.F
 	for _, f := range files {
 		f.Close()
 	}
+	if verb == "lease" {
+		return s.renew(cutLease(name)), nil
+	}
 	f, have := s.held[name]
 	switch {
 	case verb == "get" && have:
@@ -120,6 +130,7 @@ func (s *server) handle(msg string, files []*os.File) (reply string, out []*os.F
 	case verb == "get", verb == "del" && !have:
 		return "none", nil
 	case verb == "del":
+		s.endLease(name)
 		f.Close()
 		delete(s.held, name)
 		return "ok", nil
@@ -141,6 +152,10 @@ func (s *server) closeAll() {
 	defer s.mu.Unlock()
 	for c := range s.conns {
 		c.Close()
+	}
+	s.closed = true
+	for name := range s.leases {
+		s.endLease(name)
 	}
 	for _, f := range s.held {
 		f.Close()

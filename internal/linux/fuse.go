@@ -15,7 +15,6 @@ func NewFUSE(name string) (device, mount *os.File, err error) {
 	if err != nil {
 		return nil, nil, &os.PathError{Op: "open", Path: "/dev/fuse", Err: err}
 	}
-	device = os.NewFile(uintptr(fd), "/dev/fuse")
 	mount, err = NewMount("fuse", ReadOnly|NoDev|NoSuid|NoExec|NoAtime,
 		Option{Key: "source", Value: name},
 		Option{Key: "fd", Value: strconv.Itoa(fd)},
@@ -24,10 +23,11 @@ func NewFUSE(name string) (device, mount *os.File, err error) {
 		Option{Key: "group_id", Value: "0"},
 	)
 	if err != nil {
-		device.Close()
+		unix.Close(fd)
 		return nil, nil, err
 	}
-	return device, mount, nil
+	// Not before: a device that is not mounted yet looks broken to the runtime's poller.
+	return os.NewFile(uintptr(fd), "/dev/fuse"), mount, nil
 }
 
 // Writev writes all pieces in one call, as FUSE devices want their answers.
@@ -59,11 +59,21 @@ func DupFile(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
+// Device returns the numbers of the file system's device on which f lies. Nobody is asked for it: where a FUSE
+// server should answer, it need not live.
+func Device(f *os.File) (major, minor uint32, err error) {
+	var st unix.Statx_t
+	if err := unix.Statx(int(f.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_STATX_DONT_SYNC, unix.STATX_TYPE, &st); err != nil {
+		return 0, 0, &os.PathError{Op: "statx", Path: f.Name(), Err: err}
+	}
+	return st.Dev_major, st.Dev_minor, nil
+}
+
 // SetReadahead sets how far the kernel reads ahead on the file system of f, bytes.
 func SetReadahead(f *os.File, n int) error {
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return &os.PathError{Op: "stat", Path: f.Name(), Err: err}
+	major, minor, err := Device(f)
+	if err != nil {
+		return err
 	}
-	return WritePlain(fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", unix.Major(st.Dev), unix.Minor(st.Dev)), strconv.Itoa(n>>10))
+	return WritePlain(fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", major, minor), strconv.Itoa(n>>10))
 }

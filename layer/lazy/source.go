@@ -1,0 +1,307 @@
+package lazy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/layer/lazy/cache"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+const (
+	// hotChunks is how many verified chunks stay in memory: a chunk is often read in several pieces.
+	hotChunks = 64
+	// maxRun is the most that one request to the store asks for, bytes.
+	maxRun = 2 << 20
+	// maxDamaged is how often a chunk is fetched that the store gives in another form.
+	maxDamaged = 3
+	// The wait before a store is asked again.
+	firstRetry, lastRetry = 50 * time.Millisecond, time.Second
+)
+
+// Stats of a Server; counters since it was started.
+type Stats struct {
+	Cache        cache.Stats `json:"cache"`
+	Layers       int64       `json:"layers"`       // on the node's disk
+	Reads        int64       `json:"reads"`        // of the kernel
+	ReadBytes    int64       `json:"readBytes"`    // given to it
+	Requests     int64       `json:"requests"`     // to the store, for data
+	FetchedBytes int64       `json:"fetchedBytes"` // by them
+	Ahead        int64       `json:"aheadChunks"`  // chunks fetched before somebody asked
+	Coalesced    int64       `json:"coalesced"`    // chunks that were on their way already
+	Retries      int64       `json:"retries"`
+	StoreDamaged int64       `json:"storeDamaged"` // chunks that the store gave in another form
+	Faults       int64       `json:"faults"`       // reads that ended as EIO
+}
+
+// source fetches, verifies and caches chunks.
+type source struct {
+	store   layer.Store
+	cache   *cache.Cache
+	log     *slog.Logger
+	timeout time.Duration
+	slots   chan struct{} // one for each request to the store
+	ahead   chan struct{} // of them, those that nobody waits for
+	work    sync.WaitGroup
+	ctx     context.Context // of what is under way
+	stop    context.CancelFunc
+
+	reads, readBytes, requests, fetched, aheadChunks, coalesced, retries, storeDamaged, faults atomic.Int64
+
+	mu      sync.Mutex
+	flights map[cache.Key]*flight
+	hot     map[cache.Key][]byte
+	order   []cache.Key // of hot, a ring
+	next    int
+}
+
+// flight is one chunk on its way.
+type flight struct {
+	l    *attached
+	n    int // chunk of l
+	done chan struct{}
+	data []byte
+	err  error
+}
+
+func newSource(store layer.Store, c *cache.Cache, o Options) *source {
+	ctx, stop := context.WithCancel(context.Background())
+	return &source{ctx: ctx, stop: stop, store: store, cache: c, log: o.Log, timeout: o.Timeout,
+		slots: make(chan struct{}, o.Requests), ahead: make(chan struct{}, max(1, o.Requests/2)),
+		flights: map[cache.Key]*flight{}, hot: map[cache.Key][]byte{}, order: make([]cache.Key, hotChunks)}
+}
+
+// read returns the bytes from off to end of a layer's data, in pieces.
+func (s *source) read(ctx context.Context, l *attached, off, end int64) ([][]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("%w: %w: the store did not answer for %v", sandbox.ErrUnavailable, sandbox.ErrDeadline, s.timeout))
+	defer cancel()
+	size := l.manifest.Data.ChunkSize
+	first, last := int(off/size), int((end-1)/size)
+	have, wait := s.begin(l, first, last, false)
+	s.readAhead(l, first, last)
+	pieces := make([][]byte, 0, last-first+1)
+	for n := first; n <= last; n++ {
+		b := have[n-first]
+		if f := wait[n-first]; f != nil {
+			var err error
+			if b, err = s.land(ctx, l, f, n); err != nil {
+				return nil, fmt.Errorf("layer %s: chunk %d: %w", l.digest, n, err)
+			}
+		}
+		begin := int64(n) * size
+		pieces = append(pieces, b[max(0, off-begin):min(int64(len(b)), end-begin)])
+	}
+	return pieces, nil
+}
+
+// land waits for a chunk. One that was fetched for another layer, and in vain, is fetched for this one.
+func (s *source) land(ctx context.Context, l *attached, f *flight, n int) ([]byte, error) {
+	for {
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if f.err == nil {
+			return f.data, nil
+		}
+		if f.l == l {
+			return nil, f.err
+		}
+		have, wait := s.begin(l, n, n, false)
+		if have[0] != nil {
+			return have[0], nil
+		}
+		f = wait[0]
+	}
+}
+
+// begin finds chunks first to last in memory, or sees to it that they come.
+func (s *source) begin(l *attached, first, last int, ahead bool) (have [][]byte, wait []*flight) {
+	have, wait = make([][]byte, last-first+1), make([]*flight, last-first+1)
+	perRun := max(1, int(maxRun/l.manifest.Data.ChunkSize))
+	var run []*flight
+	flush := func() {
+		if len(run) > 0 {
+			r := run
+			run = nil
+			s.work.Go(func() { s.fetch(r, ahead) })
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer flush()
+	for n := first; n <= last; n++ {
+		key := l.keys[n]
+		if b := s.hot[key]; b != nil {
+			have[n-first] = b
+			flush()
+			continue
+		}
+		if f := s.flights[key]; f != nil {
+			wait[n-first] = f
+			s.coalesced.Add(1)
+			flush()
+			continue
+		}
+		f := &flight{l: l, n: n, done: make(chan struct{})}
+		wait[n-first] = f
+		s.flights[key] = f
+		if s.cache.Has(key) {
+			flush()
+			s.work.Go(func() { s.fromCache(f) })
+			continue
+		}
+		if ahead {
+			s.aheadChunks.Add(1)
+		}
+		if run = append(run, f); len(run) == perRun {
+			flush()
+		}
+	}
+	return have, wait
+}
+
+// end gives a flight its result.
+func (s *source) end(f *flight, b []byte, err error) {
+	key := f.l.keys[f.n]
+	s.mu.Lock()
+	delete(s.flights, key)
+	if err == nil && s.hot[key] == nil {
+		delete(s.hot, s.order[s.next])
+		s.order[s.next] = key
+		s.hot[key] = b
+		s.next = (s.next + 1) % len(s.order)
+	}
+	s.mu.Unlock()
+	f.data, f.err = b, err
+	close(f.done)
+}
+
+// fromCache reads a chunk from the node's disk, or fetches it if that is no good.
+func (s *source) fromCache(f *flight) {
+	if b, ok := s.cache.Get(f.l.keys[f.n], f.l.chunkLen(f.n)); ok {
+		s.end(f, b, nil)
+		return
+	}
+	s.fetch([]*flight{f}, false)
+}
+
+// fetch brings a run of neighbouring chunks from the store.
+func (s *source) fetch(run []*flight, ahead bool) {
+	ctx, cancel := context.WithTimeoutCause(s.ctx, s.timeout, fmt.Errorf("%w: %w: the store did not answer for %v", sandbox.ErrUnavailable, sandbox.ErrDeadline, s.timeout))
+	defer cancel()
+	var last error
+	damaged := 0
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		left, err := s.ask(ctx, run, ahead)
+		if len(left) == 0 {
+			return
+		}
+		if err != nil {
+			last = err
+		}
+		if errors.Is(err, layer.ErrDamaged) {
+			if len(left) > 1 { // one may be at fault: each for itself
+				for _, f := range left[1:] {
+					s.work.Go(func() { s.fetch([]*flight{f}, ahead) })
+				}
+				left = left[:1]
+			}
+			if damaged++; damaged == maxDamaged {
+				s.end(left[0], nil, err)
+				return
+			}
+		}
+		run = left
+		s.retries.Add(1)
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			err := context.Cause(ctx)
+			if last != nil {
+				err = fmt.Errorf("%w: %w", err, last)
+			}
+			for _, f := range run {
+				s.end(f, nil, err)
+			}
+			return
+		}
+	}
+}
+
+// ask makes one request for a run; left are the chunks that did not come or are not good.
+func (s *source) ask(ctx context.Context, run []*flight, ahead bool) (left []*flight, err error) {
+	f0 := run[0]
+	l := f0.l
+	size := 0
+	for _, f := range run {
+		size += l.chunkLen(f.n)
+	}
+	sem := []chan struct{}{s.slots}
+	if ahead {
+		sem = []chan struct{}{s.ahead, s.slots}
+	}
+	for i, c := range sem {
+		select {
+		case c <- struct{}{}:
+		case <-ctx.Done():
+			for _, c := range sem[:i] {
+				<-c
+			}
+			return run, context.Cause(ctx)
+		}
+	}
+	// A store may not return in time (a mount that hangs): it then keeps its slots until it does.
+	buf, done := make([]byte, size), make(chan error, 1)
+	s.requests.Add(1)
+	go func() {
+		err := s.store.ReadData(ctx, l.digest, buf, int64(f0.n)*l.manifest.Data.ChunkSize)
+		for _, c := range sem {
+			<-c
+		}
+		done <- err
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		return run, context.Cause(ctx)
+	}
+	if err != nil {
+		return run, err
+	}
+	s.fetched.Add(int64(size))
+	for _, f := range run {
+		n := l.chunkLen(f.n)
+		b := buf[:n:n]
+		buf = buf[n:]
+		if cache.Sum(b) != l.keys[f.n] {
+			s.storeDamaged.Add(1)
+			s.log.Error("the store gave a damaged chunk: it is not served, and fetched again", "layer", l.digest, "chunk", f.n)
+			left = append(left, f)
+			err = fmt.Errorf("%w: %w: chunk %d from the store does not have its digest", sandbox.ErrUnavailable, layer.ErrDamaged, f.n)
+			continue
+		}
+		s.end(f, b, nil)
+		s.cache.Put(l.keys[f.n], b)
+	}
+	return left, err
+}
+
+// close ends what is under way, and waits for it.
+func (s *source) close() {
+	s.stop()
+	s.work.Wait()
+}
+
+func (s *source) stats() Stats {
+	return Stats{Cache: s.cache.Stats(), Reads: s.reads.Load(), ReadBytes: s.readBytes.Load(), Requests: s.requests.Load(),
+		FetchedBytes: s.fetched.Load(), Ahead: s.aheadChunks.Load(), Coalesced: s.coalesced.Load(), Retries: s.retries.Load(),
+		StoreDamaged: s.storeDamaged.Load(), Faults: s.faults.Load()}
+}
