@@ -24,6 +24,7 @@ const (
 	KindTimedOut         Kind = "timed_out"      // command: its own timeout
 	KindOOMKilled        Kind = "oom_killed"     // its own memory limit
 	KindDiskFull         Kind = "disk_full"      // its own disk limit
+	KindOutputLimit      Kind = "output_limit"   // function call: more output than it may write
 	KindGuestPanicked    Kind = "guest_panicked" // the guest's kernel
 	KindInitKilled       Kind = "init_killed"    // the sandbox destroyed its dsec-init
 	KindCannotStart      Kind = "cannot_start"   // command: no such user, directory or program
@@ -48,7 +49,7 @@ const (
 // Blames is the one table of whose fault each kind is.
 var Blames = map[Kind]Blame{
 	KindExited: BlameTask, KindSignalled: BlameTask, KindTimedOut: BlameTask, KindOOMKilled: BlameTask,
-	KindDiskFull: BlameTask, KindGuestPanicked: BlameTask, KindInitKilled: BlameTask, KindCannotStart: BlameUser,
+	KindDiskFull: BlameTask, KindOutputLimit: BlameTask, KindGuestPanicked: BlameTask, KindInitKilled: BlameTask, KindCannotStart: BlameUser,
 	KindStopped: BlameUser, KindKilled: BlameUser, KindTTLExpired: BlamePolicy, KindIdleExpired: BlamePolicy,
 	KindCreateDeadline: BlamePolicy, KindDenied: BlamePolicy,
 	KindNodeOOM: BlameInfra, KindNodeLost: BlameInfra, KindNodeRestarted: BlameInfra,

@@ -1,17 +1,21 @@
-// dsec-init is PID 1 of a sandbox (see package guest/initd), and the small process that clones sandboxes (see
-// package backend/container/spawn).
+// dsec-init is PID 1 of a sandbox (see package guest/initd), the small process that clones sandboxes (see
+// package backend/container/spawn), and the worker that runs function calls (see package guest/cell).
 package main
 
 import (
 	"os"
 
 	"github.com/opendsec/dsec/backend/container/spawn"
+	"github.com/opendsec/dsec/guest/cell"
 	"github.com/opendsec/dsec/guest/initd"
 )
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "spawner" {
 		spawn.Main(3, initd.Environ())
+	}
+	if len(os.Args) > 1 && os.Args[1] == "cells" {
+		cell.Main()
 	}
 	initd.Main(os.Args[1:])
 }

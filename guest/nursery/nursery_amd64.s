@@ -96,10 +96,17 @@ forked:
 	TESTQ AX, AX
 	JEQ  child
 	MOVQ AX, OP_RESULT(R13)
+	TESTL $4, BX
+	JNE  nested
 	MOVQ AX, S_CLONED(R12)
 	CMPQ AX, $0xfffffffffffff001
 	JCC  fail
 	JMP  done
+nested: // the child of a child: its parent goes on behind the child's steps
+	CMPQ AX, $0xfffffffffffff001
+	JCC  fail
+	ADDQ (OP_ARGS+40)(R13), R13
+	JMP  step
 child:
 	MOVQ $1, R15
 	JMP  next

@@ -16,8 +16,9 @@ type op struct {
 
 // Flags of a step.
 const (
-	May  = 1 // its failure does not end the script
-	fork = 2
+	May    = 1 // its failure does not end the script
+	fork   = 2
+	nested = 4 // of a fork: the parent goes on, behind the child's steps
 )
 
 // Script is an array of system calls and the memory that their arguments point to.
@@ -92,6 +93,42 @@ func (s *Script) Clone(flags uint64, cgroup int) int {
 	const size = int(unsafe.Sizeof(args))
 	return s.Do(fork, unix.SYS_CLONE3, s.Bytes((*[size]byte)(unsafe.Pointer(&args))[:]), uintptr(size))
 }
+
+// CloneNested appends a fork by the script's child: what follows up to the step that Resume marks is done by the child's
+// child, which begins in a v2 control group, and what follows Resume by the child, once the other has executed or ended.
+func (s *Script) CloneNested(cgroup int) int {
+	args := cloneArgs{
+		flags:      unix.CLONE_VM | unix.CLONE_VFORK | unix.CLONE_INTO_CGROUP | unix.CLONE_CLEAR_SIGHAND,
+		exitSignal: uint64(unix.SIGCHLD), cgroup: uint64(cgroup),
+	}
+	const size = int(unsafe.Sizeof(args))
+	return s.Do(fork|nested, unix.SYS_CLONE3, s.Bytes((*[size]byte)(unsafe.Pointer(&args))[:]), uintptr(size))
+}
+
+// Resume says that the parent of a nested fork goes on with the next step that is appended.
+func (s *Script) Resume(clone int) {
+	s.ops[clone].args[5] = uintptr(len(s.ops)-clone) * unsafe.Sizeof(op{})
+}
+
+// Set changes an argument of a step that has not been reached yet.
+func (s *Script) Set(step, arg int, v uintptr) { s.ops[step].args[arg] = v }
+
+// SetCall changes all of a step that has not been reached yet.
+func (s *Script) SetCall(step, nr int, args ...uintptr) {
+	s.ops[step].nr = uint32(nr)
+	copy(s.ops[step].args[:], args)
+}
+
+// Value is what a step returned.
+func (s *Script) Value(step int) int64 { return s.ops[step].result }
+
+// Memory is n bytes of the script's memory at an address that Bytes returned.
+func (s *Script) Memory(addr uintptr, n int) []byte {
+	return s.mem[addr-uintptr(unsafe.Pointer(&s.mem[0])):][:n]
+}
+
+// Room is how many bytes of arguments there is room for.
+func (s *Script) Room() int { return len(s.mem) - s.used }
 
 // PIDFD is the descriptor of the child that Clone made, -1 if there is none.
 func (s *Script) PIDFD() int {

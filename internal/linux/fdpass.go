@@ -73,3 +73,12 @@ func SocketPair() (a, b *os.File, err error) {
 	}
 	return os.NewFile(uintptr(fds[0]), "pair0"), os.NewFile(uintptr(fds[1]), "pair1"), nil
 }
+
+// StreamPair makes two connected SOCK_STREAM sockets.
+func StreamPair() (a, b *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "stream0"), os.NewFile(uintptr(fds[1]), "stream1"), nil
+}

@@ -23,6 +23,11 @@ func BaseLayer(ctx context.Context) (*posix.Store, layer.Digest, error) {
 	if err != nil {
 		return nil, "", err
 	}
+	return TarLayer(ctx, tar)
+}
+
+// TarLayer returns a store that holds a layer of a tar, and its digest; it is imported once.
+func TarLayer(ctx context.Context, tar string) (*posix.Store, layer.Digest, error) {
 	dir := filepath.Join(Cache(), "test-layers")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, "", err
