@@ -33,6 +33,7 @@ type Client struct {
 	Layers    dsecv1connect.LayerServiceClient
 	Keys      dsecv1connect.KeyServiceClient
 	Node      dsecv1connect.NodeServiceClient
+	Calls     dsecv1connect.FnCallServiceClient // see Call, CallBatch and JudgeBatch
 
 	o       Options
 	base    *url.URL
@@ -77,6 +78,7 @@ func New(o Options) (*Client, error) {
 	c.Layers = dsecv1connect.NewLayerServiceClient(c.http, s, opts)
 	c.Keys = dsecv1connect.NewKeyServiceClient(c.http, s, opts)
 	c.Node = dsecv1connect.NewNodeServiceClient(c.http, s, opts)
+	c.Calls = dsecv1connect.NewFnCallServiceClient(c.http, s, opts)
 	return c, nil
 }
 

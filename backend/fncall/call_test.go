@@ -48,3 +48,17 @@ func BenchmarkShellParallel(b *testing.B) {
 		}
 	})
 }
+
+func BenchmarkWall(b *testing.B) {
+	s := newService(b)
+	r := script("shell", "echo hello")
+	call(b, s, r)
+	var wall, cpu int64
+	for b.Loop() {
+		p := call(b, s, r)
+		wall += p.Wall.Microseconds()
+		cpu += p.CPU.Microseconds()
+	}
+	b.ReportMetric(float64(wall)/float64(b.N), "wall-us")
+	b.ReportMetric(float64(cpu)/float64(b.N), "cpu-us")
+}

@@ -37,6 +37,7 @@ type Edge struct {
 	Admin     dsecv1connect.EdgeServiceClient
 	Node      dsecv1connect.NodeServiceClient
 	Sandboxes dsecv1connect.SandboxServiceClient
+	Calls     dsecv1connect.FnCallServiceClient
 }
 
 // dialTimeout is long for a socket that exists and short for a person who waits.
@@ -56,6 +57,7 @@ func newEdge(endpoint string) (*Edge, error) {
 	e.Admin = dsecv1connect.NewEdgeServiceClient(hc, base, uncompressed)
 	e.Node = dsecv1connect.NewNodeServiceClient(hc, base, uncompressed)
 	e.Sandboxes = dsecv1connect.NewSandboxServiceClient(hc, base, uncompressed)
+	e.Calls = dsecv1connect.NewFnCallServiceClient(hc, base, uncompressed)
 	return e, nil
 }
 

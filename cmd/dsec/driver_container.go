@@ -17,7 +17,7 @@ import (
 
 func init() {
 	drivers[sandbox.BackendContainer] = startContainer
-	driverOptions[sandbox.BackendContainer] = []string{"warm", "max", "parallel", "pool", "init"}
+	driverOptions[sandbox.BackendContainer] = []string{"warm", "max", "parallel", "pool", "init", "fncall", "fncall-parallel"}
 	driverChecks[sandbox.BackendContainer] = func(opts map[string]string) error { return containerOpts(opts, &container.Config{}) }
 }
 

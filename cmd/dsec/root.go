@@ -49,8 +49,8 @@ DSEC_URL and DSEC_API_KEY choose another service.`,
 		}
 	}
 	add("sandbox", newRun(), newCreate(), newExec(), newShell(), newSession(), newCp(), newPs(), newInspect(), newLogs(), newStats(),
-		newPause(), newResume(), newStop(), newRm(), newEvents(), newForward(), newNet())
-	add("environment", newImage(), newLayer())
+		newPause(), newResume(), newStop(), newRm(), newEvents(), newForward(), newNet(), newCall())
+	add("environment", newImage(), newLayer(), newRuntime())
 	add("node", newUp(), newDown(), newStatus(), newDoctor(), newKey(), newVersion())
 	root.AddCommand(newServe())
 	root.AddCommand(extraCommands()...)

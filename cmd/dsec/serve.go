@@ -136,6 +136,9 @@ func edgeOpts(pairs []string, driver string) (map[string]string, error) {
 	if _, _, err := networkConfig(opts); err != nil {
 		return nil, err
 	}
+	if _, err := callConfig(opts); err != nil {
+		return nil, err
+	}
 	if check := driverChecks[sandbox.BackendName(driver)]; check != nil {
 		if err := check(opts); err != nil {
 			return nil, err

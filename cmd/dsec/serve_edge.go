@@ -108,8 +108,21 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 	if w, ok := backend.(warmed); ok {
 		w.Start()
 	}
+	handler := e.Handler()
+	if name == sandbox.BackendContainer {
+		calls, err := openCalls(f, d, opts, id, log)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			if err := calls.close(); err != nil {
+				log.Warn("function calls do not end cleanly", "err", err)
+			}
+		}()
+		handler = calls.handler(handler)
+	}
 	log.Info("serves", "edge", id, "socket", d.socket("edge"))
-	return serveUnix(ctx, d.socket("edge"), e.Handler(), log)
+	return serveUnix(ctx, d.socket("edge"), handler, log)
 }
 
 // edgeID reads the node's id, or draws it once and for all: sandbox ids encode it.

@@ -49,13 +49,13 @@ func makeGroup(parent int, name string) (int, error) {
 
 // group are a slot's control groups, open. Files that this kind of host does not have are -1.
 type group struct {
-	dir                        int // v2
-	memory, pids, cpu          int // v1: tasks
-	memoryMax, pidsMax         int
-	cpuStat, peak, oom         int
-	v1                         bool
-	memoryLimit, pidsLimit     int64 // as last set
-	cpuBase, oomBase, peakBase int64
+	dir                    int // v2
+	memory, pids, cpu      int // v1: tasks
+	memoryMax, pidsMax     int
+	cpuStat, peak, oom     int
+	v1                     bool
+	memoryLimit, pidsLimit int64 // as last set
+	cpuBase, oomBase       int64
 }
 
 func (r *roots) newGroup(name string) (*group, error) {

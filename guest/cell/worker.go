@@ -32,12 +32,10 @@ type worker struct {
 	cpus    int
 	slots   []*slot
 	waiting []*Call // without a cell yet
-	want    int     // slots there are to be
 	expect  Limits  // what cells are made for
 	retryAt int64   // when to try to make broken cells again; 0 = there are none
 
 	in, out []byte
-	writing bool // the socket is full
 	buf     []byte
 }
 

@@ -17,17 +17,16 @@ func traces(state string) []string {
 	if to, err := os.Readlink(filepath.Join(state, "run", "shells")); err == nil {
 		out = append(out, to)
 	}
-	b, err := os.ReadFile(filepath.Join(state, "run", "cgroups.json"))
-	if err != nil {
-		return out
-	}
-	var l cgroup.Layout
-	if json.Unmarshal(b, &l) != nil {
-		return out
-	}
-	out = append(out, l.V2)
-	for _, d := range l.V1 {
-		out = append(out, d)
+	for _, note := range []string{"run/cgroups.json", "edge/fncall/groups.json"} {
+		b, err := os.ReadFile(filepath.Join(state, note))
+		var l cgroup.Layout
+		if err != nil || json.Unmarshal(b, &l) != nil {
+			continue
+		}
+		out = append(out, l.V2)
+		for _, d := range l.V1 {
+			out = append(out, d)
+		}
 	}
 	return out
 }
