@@ -153,6 +153,9 @@ func (e *Edge) createOne(ctx context.Context, p *plan, req *dsecv1.CreateResolve
 		return nil, err
 	}
 	e.admit.ready()
+	if err := b.onStart(ctx, p.hooks); err != nil {
+		return nil, creationError(ctx, err)
+	}
 	e.stages.took("create.total", start)
 	if c.busy != nil {
 		e.keys.made(c, item, b.id)

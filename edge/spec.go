@@ -39,6 +39,7 @@ type plan struct {
 	env     int64                // bytes
 	network *record.NetworkAsked // nil = none
 	program *network.Program
+	hooks   []hook
 }
 
 func invalid(format string, args ...any) error {
@@ -62,6 +63,7 @@ func (e *Edge) check(req *dsecv1.CreateResolvedRequest) (*plan, error) {
 	if p.backend = e.backends[name]; p.backend == nil {
 		return nil, fmt.Errorf("backend %s: %w: this node offers %v", name, sandbox.ErrUnsupported, slices.Sorted(maps.Keys(e.backends)))
 	}
+	public.Limits = underLimits(public.Limits, req.DefaultLimits)
 	limits, err := checkLimits(public.Limits, e.cfg.DefaultLimits, e.cfg.MaxLimits)
 	if err != nil {
 		return nil, err
@@ -79,6 +81,9 @@ func (e *Edge) check(req *dsecv1.CreateResolvedRequest) (*plan, error) {
 	}
 	for _, s := range env {
 		p.env += int64(len(s)) + 9 // the terminator and the pointer
+	}
+	if p.hooks, err = hooksOf(req.Layers, p.env); err != nil {
+		return nil, err
 	}
 	if public.User == "" {
 		public.User = req.ImageUser
@@ -184,6 +189,16 @@ func checkLimits(l *dsecv1.Limits, d, most sandbox.Limits) (sandbox.Limits, erro
 		out.ShmBytes = min(out.ShmBytes, half)
 	}
 	return out, nil
+}
+
+// underLimits takes from a named environment what the request leaves open.
+func underLimits(asked, named *dsecv1.Limits) *dsecv1.Limits {
+	if named == nil {
+		return asked
+	}
+	out := proto.Clone(named).(*dsecv1.Limits)
+	proto.Merge(out, asked) // fields that are 0 are not merged
+	return out
 }
 
 func limitsProto(l sandbox.Limits) *dsecv1.Limits {

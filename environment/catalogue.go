@@ -3,6 +3,7 @@ package environment
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -51,7 +52,7 @@ func (c *Catalogue) Publish(ctx context.Context, l *dsecv1.Layer) (published *ds
 			return nil, false, err
 		}
 		published = r.newest(func(v *dsecv1.Layer) bool {
-			return v.Digest == l.Digest && (v.Source == l.Source || !strings.HasPrefix(l.Source, imageScheme))
+			return v.Digest == l.Digest && slices.Equal(v.Below, l.Below) && proto.Equal(v.OnStart, l.OnStart) && (v.Source == l.Source || !strings.HasPrefix(l.Source, imageScheme))
 		})
 		if reused = published != nil; reused {
 			return nil, true, nil
@@ -140,15 +141,18 @@ func (c *Catalogue) List(ctx context.Context, kind dsecv1.LayerKind, name string
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, r.Versions...)
+			for _, l := range r.Versions {
+				out = append(out, withTags(r, l))
+			}
 		}
 	}
 	return out, nil
 }
 
-// Delete forgets one version of a name, or all when version is empty. What no version is made of any more is found by
-// Collect; sandboxes that run keep it. Errors: sandbox.ErrNotFound, ErrInvalid.
-func (c *Catalogue) Delete(ctx context.Context, kind dsecv1.LayerKind, name, version string) ([]*dsecv1.Layer, error) {
+// Delete forgets one version of a name, or all when version is empty, and the tags that are at them. What no version is
+// made of any more is found by Collect; sandboxes that run keep it. What an environment names is refused unless force is
+// set. Errors: sandbox.ErrNotFound, ErrInvalid, ErrFailedPrecondition.
+func (c *Catalogue) Delete(ctx context.Context, kind dsecv1.LayerKind, name, version string, force bool) ([]*dsecv1.Layer, error) {
 	kind, err := checkKind(kind)
 	if err != nil {
 		return nil, err
@@ -175,10 +179,18 @@ func (c *Catalogue) Delete(ctx context.Context, kind dsecv1.LayerKind, name, ver
 		if len(gone) == 0 {
 			return nil, false, c.unknown(ctx, kind, name, version, r)
 		}
+		if !force {
+			if err := c.unused(ctx, kind, name, r, gone); err != nil {
+				return nil, false, err
+			}
+		}
 		if err := c.bury(ctx, gone); err != nil { // before: nothing is forgotten that no Collect would find
 			return nil, false, err
 		}
 		r.Versions = left // Last stays: a version is never given twice
+		for _, l := range gone {
+			maps.DeleteFunc(r.Tags, func(_ string, n int64) bool { return formatVersion(n) == l.Version })
+		}
 		b, err := r.encode()
 		return b, false, err
 	})
@@ -200,4 +212,18 @@ func (c *Catalogue) Delete(ctx context.Context, kind dsecv1.LayerKind, name, ver
 		}
 	}
 	return gone, nil
+}
+
+// unused refuses to delete what environments mean.
+func (c *Catalogue) unused(ctx context.Context, kind dsecv1.LayerKind, name string, r *record, gone []*dsecv1.Layer) error {
+	users, err := c.usersOf(ctx, kind, name, r, func(l *dsecv1.Layer) bool { return slices.Contains(gone, l) })
+	if err != nil || len(users) == 0 {
+		return err
+	}
+	more := ""
+	if n := len(users); n > maxOffered {
+		users, more = users[:maxOffered], fmt.Sprintf(" and %d more", n-maxOffered)
+	}
+	return fmt.Errorf("%s %s: %w: it is in use by environment %s%s; change or delete that first, or force it", kindWord(kind), name,
+		sandbox.ErrFailedPrecondition, strings.Join(users, ", "), more)
 }

@@ -116,7 +116,7 @@ func TestVersions(t *testing.T) {
 		if l := publish(t, c, layerOf(workspace, "python:3.12", 1)); l.Version != "v1" {
 			t.Errorf("another kind is counted apart: %v", l)
 		}
-		if gone, err := c.Delete(ctx, base, "python:3.12", "v3"); err != nil || len(gone) != 1 || gone[0].Digest != digest(2) {
+		if gone, err := c.Delete(ctx, base, "python:3.12", "v3", false); err != nil || len(gone) != 1 || gone[0].Digest != digest(2) {
 			t.Errorf("Delete = %v, %v", gone, err)
 		}
 		if l := publish(t, c, layerOf(base, "python:3.12", 9)); l.Version != "v4" {
@@ -132,7 +132,7 @@ func TestVersions(t *testing.T) {
 		if list, err = c.List(ctx, 0, "python"); err != nil || len(list) != 0 {
 			t.Errorf("List of a part of a name = %v, %v", list, err)
 		}
-		if gone, err := c.Delete(ctx, 0, "python:3.12", ""); err != nil || len(gone) != 3 {
+		if gone, err := c.Delete(ctx, 0, "python:3.12", "", false); err != nil || len(gone) != 3 {
 			t.Errorf("Delete all = %v, %v", gone, err)
 		}
 		if l := publish(t, c, layerOf(base, "python:3.12", 9)); l.Version != "v5" {
@@ -166,7 +166,7 @@ func TestConcurrentPublishers(t *testing.T) {
 					mu.Unlock()
 					if w == 0 {
 						publish(t, c, layerOf(toolkit, "other", 100+n))
-						if _, err := c.Delete(ctx, toolkit, "other", ""); err != nil {
+						if _, err := c.Delete(ctx, toolkit, "other", "", false); err != nil {
 							t.Error(err)
 						}
 					}
@@ -189,7 +189,7 @@ func TestPublishBesideDelete(t *testing.T) {
 		publish(t, c, layerOf(base, "b", 1))
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, err := c.Delete(t.Context(), base, "b", ""); err != nil {
+			if _, err := c.Delete(t.Context(), base, "b", "", false); err != nil {
 				t.Error(err)
 			}
 		})
@@ -199,7 +199,7 @@ func TestPublishBesideDelete(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := c.Resolve(t.Context(), &dsecv1.Environment{Base: digest(1)}); (err == nil) != (len(list) > 0) {
+		if _, err := c.Resolve(t.Context(), &dsecv1.Environment{Base: digest(1)}); (err == nil) != (len(list) > 0) {
 			t.Fatalf("%d versions, but by digest: %v", len(list), err)
 		}
 	}
@@ -241,16 +241,17 @@ func TestResolve(t *testing.T) {
 				"base python:3.12@v2, workspace django@v1, toolkit tools@v1, toolkit agent@v1"},
 		}
 		for name, tc := range cases {
-			layers, _, err := c.Resolve(ctx, tc.env)
+			env, err := c.Resolve(ctx, tc.env)
 			var got []string
-			for _, l := range layers {
+			for _, l := range env.GetLayers() {
 				got = append(got, fmt.Sprintf("%s %s@%s", l.Kind, l.Name, l.Version))
 			}
 			if s := strings.Join(got, ", "); err != nil || s != tc.want {
 				t.Errorf("%s: %s, %v; want %s", name, s, err, tc.want)
 			}
 		}
-		_, cfg, err := c.Resolve(ctx, cases["stack"].env)
+		env, err := c.Resolve(ctx, cases["stack"].env)
+		cfg := env.GetConfig()
 		if err != nil || !slices.Equal(cfg.Env, []string{"PATH=/opt/bin:/bin", "LANG=C", "A=1"}) || cfg.User != "root" || cfg.Workdir != "/work" || cfg.Entrypoint[0] != "e" {
 			t.Errorf("configuration %v, %v", cfg, err)
 		}
@@ -267,7 +268,9 @@ func TestResolve(t *testing.T) {
 			"toolkit":         {&dsecv1.Environment{Base: "python:3.12", Toolkits: []string{"agnt"}}, sandbox.ErrNotFound, "agent"},
 			"workspace":       {&dsecv1.Environment{Base: "python:3.12", Workspace: "flask"}, sandbox.ErrNotFound, "dsec layer import --workspace"},
 			"version":         {&dsecv1.Environment{Base: "python:3.12@v9"}, sandbox.ErrNotFound, "it has v2, v1"},
-			"bad version":     {&dsecv1.Environment{Base: "python:3.12@latest"}, sandbox.ErrInvalid, "v1"},
+			"bad version":     {&dsecv1.Environment{Base: "python:3.12@v01"}, sandbox.ErrInvalid, "v1"},
+			"bad tag":         {&dsecv1.Environment{Base: "python:3.12@New"}, sandbox.ErrInvalid, "v1"},
+			"no such tag":     {&dsecv1.Environment{Base: "python:3.12@latest"}, sandbox.ErrNotFound, "it has v2, v1"},
 			"bad name":        {&dsecv1.Environment{Base: "Python"}, sandbox.ErrInvalid, "lower-case"},
 			"bad digest":      {&dsecv1.Environment{Base: "b3:xyz"}, sandbox.ErrInvalid, "digest"},
 			"unknown digest":  {&dsecv1.Environment{Base: digest(99)}, sandbox.ErrNotFound, digest(99)},
@@ -278,15 +281,15 @@ func TestResolve(t *testing.T) {
 			"too many layers": {&dsecv1.Environment{Base: "python:3.12", Toolkits: slices.Repeat([]string{"agent"}, 64)}, sandbox.ErrInvalid, "64"},
 		}
 		for name, tc := range bad {
-			_, _, err := c.Resolve(ctx, tc.env)
+			_, err := c.Resolve(ctx, tc.env)
 			if !errors.Is(err, tc.kind) || !strings.Contains(fmt.Sprint(err), tc.says) {
 				t.Errorf("%s: %v; want %v that says %q", name, err, tc.kind, tc.says)
 			}
 			t.Log(err)
 		}
 		for name, f := range map[string]func() error{
-			"delete unknown": func() error { _, err := c.Delete(ctx, base, "pythn:3.12", ""); return err },
-			"delete version": func() error { _, err := c.Delete(ctx, base, "python:3.12", "v7"); return err },
+			"delete unknown": func() error { _, err := c.Delete(ctx, base, "pythn:3.12", "", false); return err },
+			"delete version": func() error { _, err := c.Delete(ctx, base, "python:3.12", "v7", false); return err },
 		} {
 			if err := f(); !errors.Is(err, sandbox.ErrNotFound) {
 				t.Errorf("%s: %v", name, err)
@@ -335,7 +338,7 @@ func BenchmarkResolve(b *testing.B) {
 	}
 	env := &dsecv1.Environment{Base: "b", Workspace: "w", Toolkits: []string{"t"}}
 	for b.Loop() {
-		if _, _, err := c.Resolve(b.Context(), env); err != nil {
+		if _, err := c.Resolve(b.Context(), env); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -25,9 +25,11 @@ const (
 // not take it away.
 func (c *Catalogue) bury(ctx context.Context, gone []*dsecv1.Layer) error {
 	for _, l := range gone {
-		err := change(ctx, c.kv, deadPrefix+l.Digest, func(Entry) ([]byte, bool, error) { return []byte("1"), false, nil })
-		if err != nil {
-			return fmt.Errorf("note that %s may go: %w", l.Digest, err)
+		for _, d := range append([]string{l.Digest}, l.Below...) {
+			err := change(ctx, c.kv, deadPrefix+d, func(Entry) ([]byte, bool, error) { return []byte("1"), false, nil })
+			if err != nil {
+				return fmt.Errorf("note that %s may go: %w", d, err)
+			}
 		}
 	}
 	return nil
@@ -54,7 +56,7 @@ func (c *Catalogue) Collect(ctx context.Context, remove func(ctx context.Context
 		}
 		if time.Since(listed) > listFresh {
 			listed = time.Now()
-			if named, err = c.digests(ctx); err != nil {
+			if named, err = c.Named(ctx); err != nil {
 				return err
 			}
 		}
@@ -72,15 +74,22 @@ func (c *Catalogue) Collect(ctx context.Context, remove func(ctx context.Context
 	return errors.Join(errs...)
 }
 
-// digests returns what the versions of all names are made of.
-func (c *Catalogue) digests(ctx context.Context) (map[string]bool, error) {
+// Named returns the digests of all that something refers to: versions of names, what lies below them, steps of builds.
+func (c *Catalogue) Named(ctx context.Context) (map[string]bool, error) {
 	all, err := c.List(ctx, dsecv1.LayerKind_LAYER_KIND_UNSPECIFIED, "")
 	if err != nil {
 		return nil, err
 	}
-	out := make(map[string]bool, len(all))
-	for _, l := range all {
+	steps, err := c.steps(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make(map[string]bool, len(all)+len(steps))
+	for _, l := range append(all, steps...) {
 		out[l.Digest] = true
+		for _, d := range l.Below {
+			out[d] = true
+		}
 	}
 	return out, nil
 }

@@ -31,7 +31,7 @@ func TestCollect(t *testing.T) {
 		}
 		drop := func(name, version string) {
 			t.Helper()
-			if _, err := c.Delete(ctx, base, name, version); err != nil {
+			if _, err := c.Delete(ctx, base, name, version, false); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -15,19 +15,21 @@ import (
 	"github.com/opendsec/dsec/sandbox"
 )
 
-// Keys: "name/<kind>/<name>" holds a record, "digest/<kind>/<digest>" and "source/<source>" hold the names that
+// Keys: "name/<kind>/<name>" holds a record, "env/<name>" an environment, "step/<key>" what a step of a build made, "digest/<kind>/<digest>" and "source/<source>" hold the names that
 // may have a version with that digest or (bases) source. The latter are written first and may name too much; what
 // they say is checked against the record.
 
 // record is all that is known of one name.
 type record struct {
-	Last     int64           // the highest version ever given
-	Versions []*dsecv1.Layer // ascending
+	Last     int64            // the highest version ever given
+	Versions []*dsecv1.Layer  // ascending
+	Tags     map[string]int64 // to versions that are there
 }
 
 type recordJSON struct {
 	Last     int64             `json:"last"`
 	Versions []json.RawMessage `json:"versions"`
+	Tags     map[string]int64  `json:"tags,omitempty"`
 }
 
 // maxRecord bounds one name's record, bytes; etcd takes 1.5 MiB.
@@ -37,7 +39,7 @@ const maxRecord = 1 << 20
 const maxSwaps = 1000
 
 func (r *record) encode() ([]byte, error) {
-	j := recordJSON{Last: r.Last, Versions: []json.RawMessage{}}
+	j := recordJSON{Last: r.Last, Versions: []json.RawMessage{}, Tags: r.Tags}
 	for _, l := range r.Versions {
 		b, err := protojson.Marshal(l)
 		if err != nil {
@@ -65,7 +67,7 @@ func decodeRecord(e Entry) (*record, error) {
 	if err != nil {
 		return nil, fmt.Errorf("catalogue entry %s: %w: %w", e.Key, sandbox.ErrUnavailable, err)
 	}
-	r.Last = j.Last
+	r.Last, r.Tags = j.Last, j.Tags
 	return r, nil
 }
 

@@ -20,6 +20,7 @@ type importer struct {
 	http   *http.Client
 	dial   func(ctx context.Context) (net.Conn, error)
 	Layers dsecv1connect.LayerServiceClient
+	Store  dsecv1connect.StoreServiceClient
 }
 
 func newImporter(endpoint string) (*importer, error) {
@@ -31,7 +32,8 @@ func newImporter(endpoint string) (*importer, error) {
 		return nil, fmt.Errorf("importer endpoint: %w", err)
 	}
 	hc := &http.Client{Transport: newTransport(dial)}
-	return &importer{base: base, http: hc, dial: dial, Layers: dsecv1connect.NewLayerServiceClient(hc, base, uncompressed)}, nil
+	return &importer{base: base, http: hc, dial: dial, Layers: dsecv1connect.NewLayerServiceClient(hc, base, uncompressed),
+		Store: dsecv1connect.NewStoreServiceClient(hc, base, uncompressed)}, nil
 }
 
 var errNoImporter = fmt.Errorf("import layer: %w: this service has no importer", sandbox.ErrUnsupported)
@@ -77,7 +79,7 @@ func (l layerService) DeleteLayer(ctx context.Context, r *dsecv1.DeleteLayerRequ
 	if r.GetName() == "" {
 		return nil, connectError(fmt.Errorf("delete layer: %w: name is missing", sandbox.ErrInvalid))
 	}
-	gone, err := l.s.o.Catalogue.Delete(ctx, r.GetKind(), r.GetName(), r.GetVersion())
+	gone, err := l.s.o.Catalogue.Delete(ctx, r.GetKind(), r.GetName(), r.GetVersion(), r.GetForce())
 	if err != nil {
 		return nil, connectError(err)
 	}

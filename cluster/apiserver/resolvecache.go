@@ -40,9 +40,8 @@ type ResolveCache struct {
 }
 
 type resolved struct {
-	layers []*dsecv1.ResolvedLayer
-	config *dsecv1.ImageConfig
-	age    int64
+	env *dsecv1.ResolvedEnvironment
+	age int64
 }
 
 // NewResolveCache caches c, whose keys lie under prefix. It is of use while Run runs.
@@ -75,7 +74,7 @@ func (r *ResolveCache) forget(changed bool) {
 }
 
 // Resolve implements Catalogue. The results are shared: callers do not change them.
-func (r *ResolveCache) Resolve(ctx context.Context, env *dsecv1.Environment) ([]*dsecv1.ResolvedLayer, *dsecv1.ImageConfig, error) {
+func (r *ResolveCache) Resolve(ctx context.Context, env *dsecv1.Environment) (*dsecv1.ResolvedEnvironment, error) {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(env)
 	if err != nil {
 		return r.Catalogue.Resolve(ctx, env)
@@ -86,16 +85,16 @@ func (r *ResolveCache) Resolve(ctx context.Context, env *dsecv1.Environment) ([]
 	age, silent := r.age, time.Since(r.contact)
 	r.mu.Unlock()
 	if known && have.age == age && silent < resolveFresh {
-		return have.layers, have.config, nil
+		return have.env, nil
 	}
-	layers, config, err := r.Catalogue.Resolve(ctx, env)
+	found, err := r.Catalogue.Resolve(ctx, env)
 	switch {
 	case err == nil:
-		r.remember(key, resolved{layers, config, age})
+		r.remember(key, resolved{found, age})
 	case errors.Is(err, sandbox.ErrUnavailable) && known && silent < resolveGrace:
-		return have.layers, have.config, nil
+		return have.env, nil
 	}
-	return layers, config, err
+	return found, err
 }
 
 func (r *ResolveCache) remember(key string, v resolved) {
@@ -117,9 +116,27 @@ func (r *ResolveCache) Publish(ctx context.Context, l *dsecv1.Layer) (*dsecv1.La
 }
 
 // Delete implements Catalogue.
-func (r *ResolveCache) Delete(ctx context.Context, kind dsecv1.LayerKind, name, version string) ([]*dsecv1.Layer, error) {
+func (r *ResolveCache) Delete(ctx context.Context, kind dsecv1.LayerKind, name, version string, force bool) ([]*dsecv1.Layer, error) {
 	defer r.bump()
-	return r.Catalogue.Delete(ctx, kind, name, version)
+	return r.Catalogue.Delete(ctx, kind, name, version, force)
+}
+
+// Tag implements Catalogue.
+func (r *ResolveCache) Tag(ctx context.Context, kind dsecv1.LayerKind, ref, tag string, remove bool) (*dsecv1.Layer, error) {
+	defer r.bump()
+	return r.Catalogue.Tag(ctx, kind, ref, tag, remove)
+}
+
+// CreateEnvironment implements Catalogue.
+func (r *ResolveCache) CreateEnvironment(ctx context.Context, e *dsecv1.NamedEnvironment, replace bool) (*dsecv1.NamedEnvironment, error) {
+	defer r.bump()
+	return r.Catalogue.CreateEnvironment(ctx, e, replace)
+}
+
+// DeleteEnvironment implements Catalogue.
+func (r *ResolveCache) DeleteEnvironment(ctx context.Context, name string) (*dsecv1.NamedEnvironment, error) {
+	defer r.bump()
+	return r.Catalogue.DeleteEnvironment(ctx, name)
 }
 
 func (r *ResolveCache) bump() {

@@ -24,7 +24,7 @@ type asked struct {
 	n atomic.Int64
 }
 
-func (a *asked) Resolve(ctx context.Context, env *dsecv1.Environment) ([]*dsecv1.ResolvedLayer, *dsecv1.ImageConfig, error) {
+func (a *asked) Resolve(ctx context.Context, env *dsecv1.Environment) (*dsecv1.ResolvedEnvironment, error) {
 	a.n.Add(1)
 	return a.Catalogue.Resolve(ctx, env)
 }
@@ -61,11 +61,11 @@ func TestResolveCache(t *testing.T) {
 	}
 	env := &dsecv1.Environment{Base: "b"}
 	resolve := func() string {
-		layers, _, err := cache.Resolve(ctx, env)
+		found, err := cache.Resolve(ctx, env)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return layers[0].GetVersion()
+		return found.GetLayers()[0].GetVersion()
 	}
 	until := func(what string, ok func() bool) {
 		t.Helper()
@@ -88,7 +88,7 @@ func TestResolveCache(t *testing.T) {
 	}
 	publish(elsewhere, 3)
 	until("a version that was published elsewhere is not seen", func() bool { return resolve() == "v3" })
-	if _, err := elsewhere.Delete(ctx, dsecv1.LayerKind_LAYER_KIND_BASE, "b", "v3"); err != nil {
+	if _, err := elsewhere.Delete(ctx, dsecv1.LayerKind_LAYER_KIND_BASE, "b", "v3", false); err != nil {
 		t.Fatal(err)
 	}
 	until("a deletion elsewhere is not seen", func() bool { return resolve() == "v2" })
@@ -99,7 +99,7 @@ func TestResolveCache(t *testing.T) {
 	}
 	short, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
-	_, _, err = cache.Resolve(short, &dsecv1.Environment{Base: "other"})
+	_, err = cache.Resolve(short, &dsecv1.Environment{Base: "other"})
 	if !errors.Is(err, sandbox.ErrUnavailable) && !strings.Contains(fmt.Sprint(err), "deadline") {
 		t.Fatalf("an environment that nobody knows, while the engine is away: %v", err)
 	}

@@ -204,11 +204,15 @@ func (e *edgeEnd) add(n int) (ids []string) {
 // catalogue of one base.
 type catalogue struct{ apiserver.Catalogue }
 
-func (catalogue) Resolve(_ context.Context, env *dsecv1.Environment) ([]*dsecv1.ResolvedLayer, *dsecv1.ImageConfig, error) {
+func (catalogue) Resolve(_ context.Context, env *dsecv1.Environment) (*dsecv1.ResolvedEnvironment, error) {
 	if env.GetBase() != "debian" {
-		return nil, nil, fmt.Errorf("base %q: %w", env.GetBase(), sandbox.ErrNotFound)
+		return nil, fmt.Errorf("base %q: %w", env.GetBase(), sandbox.ErrNotFound)
 	}
-	return []*dsecv1.ResolvedLayer{{Digest: "b3:1", Kind: "base", Name: "debian", Version: "v1"}}, &dsecv1.ImageConfig{Env: []string{"A=1"}, User: "u", Workdir: "/w"}, nil
+	return &dsecv1.ResolvedEnvironment{
+		Layers: []*dsecv1.ResolvedLayer{{Digest: "b3:1", Kind: "base", Name: "debian", Version: "v1"}},
+		Config: &dsecv1.ImageConfig{Env: []string{"A=1"}, User: "u", Workdir: "/w"},
+		Limits: &dsecv1.Limits{Pids: 77},
+	}, nil
 }
 
 // rig is a real API server with a real engine in front of edge ends.

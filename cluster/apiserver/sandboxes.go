@@ -38,11 +38,13 @@ func (sb sandboxService) CreateSandbox(ctx context.Context, r *dsecv1.CreateSand
 	req := &dsecv1.CreateResolvedRequest{Create: r, KeyId: keyOf(ctx).ID}
 	// The fake driver mounts nothing: it alone may do without an environment.
 	if env := r.GetSpec().GetEnvironment(); r.GetSpec().GetBackend() != dsecv1.Backend_BACKEND_FAKE || proto.Size(env) > 0 {
-		layers, cfg, err := sb.s.o.Catalogue.Resolve(ctx, env)
+		found, err := sb.s.o.Catalogue.Resolve(ctx, env)
 		if err != nil {
 			return nil, connectError(err)
 		}
-		req.Layers, req.ImageEnv, req.ImageUser, req.ImageWorkdir = layers, cfg.GetEnv(), cfg.GetUser(), cfg.GetWorkdir()
+		cfg := found.GetConfig()
+		req.Layers, req.ImageEnv, req.ImageUser, req.ImageWorkdir = found.GetLayers(), cfg.GetEnv(), cfg.GetUser(), cfg.GetWorkdir()
+		req.DefaultLimits = found.GetLimits()
 	}
 	e, err := sb.s.o.Placement.Pick(ctx, r.GetSpec())
 	if err != nil {

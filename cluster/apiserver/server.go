@@ -33,6 +33,9 @@ type Options struct {
 	Placement Placement
 	// PortsURL is where Ports is reached, for the URLs that it hands out: http://HOST:PORT.
 	PortsURL string
+	// CollectGrace is how long the content of a layer without a name is kept, for creations that found it by its name a
+	// moment before; 0 = 2 minutes.
+	CollectGrace time.Duration
 	// MaxInFlight bounds the requests being served, streams included; 0 = 20000.
 	MaxInFlight int
 	Version     string
@@ -48,12 +51,17 @@ type Server struct {
 	metrics  *metrics
 	slots    chan struct{}
 	deleted  chan struct{} // a layer has lost a name
+
+	nameless nameless
 }
 
 // New makes a Server. Error: ErrInvalid.
 func New(o Options) (*Server, error) {
 	if o.MaxInFlight == 0 {
 		o.MaxInFlight = 20000
+	}
+	if o.CollectGrace == 0 {
+		o.CollectGrace = 2 * time.Minute
 	}
 	s := &Server{o: o, errors: connect.NewErrorWriter(), metrics: newMetrics(), slots: make(chan struct{}, o.MaxInFlight), deleted: make(chan struct{}, 1)}
 	var err error
@@ -118,6 +126,8 @@ func (s *Server) Handler() http.Handler {
 	path, layers := dsecv1connect.NewLayerServiceHandler(layerService{s: s}, opts...)
 	api.Handle(path, layers)
 	api.HandleFunc("PUT /v1/layers", s.uploadLayer)
+	path, environments := dsecv1connect.NewEnvironmentServiceHandler(environmentService{s}, opts...)
+	api.Handle(path, environments)
 	path, keys := dsecv1connect.NewKeyServiceHandler(keyService{s}, opts...)
 	api.Handle(path, keys)
 	api.HandleFunc("/", s.unknownPath)

@@ -214,7 +214,7 @@ func TestCreateResolvesNames(t *testing.T) {
 	}
 	got := r.edges[0].created
 	if got.GetKeyId() != r.keyID || got.GetCreate().GetIdempotencyKey() != "k" || got.GetLayers()[0].GetDigest() != "b3:1" ||
-		!slices.Equal(got.GetImageEnv(), []string{"A=1"}) || got.GetImageUser() != "u" || got.GetImageWorkdir() != "/w" {
+		!slices.Equal(got.GetImageEnv(), []string{"A=1"}) || got.GetImageUser() != "u" || got.GetImageWorkdir() != "/w" || got.GetDefaultLimits().GetPids() != 77 {
 		t.Fatalf("the edge got %v", got)
 	}
 }

@@ -71,16 +71,23 @@ type service struct {
 	slots  chan struct{} // one for each import at work
 	queued chan struct{} // one for each that is accepted
 	keeper *keeper
+
+	readers chan struct{} // one for each that holds trees of published layers in memory
 }
 
+// maxReaders is how many requests about published content are answered at a time.
+const maxReaders = 4
+
 // New returns the handler of the service: Connect's LayerService (ImportLayer alone), PUT /v1/layers, and for the
-// catalogue's owner DELETE /v1/layers/{digest} and POST /v1/layers/{digest}/keep.
+// catalogue's owner StoreService, DELETE /v1/layers/{digest} and POST /v1/layers/{digest}/keep.
 func New(store layer.FileStore, o Options) http.Handler {
 	o = o.orDefault()
-	s := &service{store: store, o: o, slots: make(chan struct{}, o.Imports), queued: make(chan struct{}, o.Imports+o.Queue), keeper: newKeeper(o.Grace)}
+	s := &service{store: store, o: o, slots: make(chan struct{}, o.Imports), queued: make(chan struct{}, o.Imports+o.Queue), keeper: newKeeper(o.Grace),
+		readers: make(chan struct{}, maxReaders)}
 	mux := http.NewServeMux()
 	path, rpc := dsecv1connect.NewLayerServiceHandler(s)
 	mux.Handle(path, rpc)
+	mux.Handle(dsecv1connect.NewStoreServiceHandler(stored{s}))
 	mux.HandleFunc("PUT /v1/layers", s.upload)
 	mux.HandleFunc("DELETE /v1/layers/{digest}", s.remove)
 	mux.HandleFunc("POST /v1/layers/{digest}/keep", s.keep)

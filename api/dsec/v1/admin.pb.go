@@ -1041,9 +1041,10 @@ type ResolvedLayer struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	// base, workspace, toolkit
-	Kind          string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	Version       string `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	Kind          string   `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name          string   `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Version       string   `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	OnStart       *OnStart `protobuf:"bytes,5,opt,name=on_start,json=onStart,proto3" json:"on_start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1106,6 +1107,77 @@ func (x *ResolvedLayer) GetVersion() string {
 	return ""
 }
 
+func (x *ResolvedLayer) GetOnStart() *OnStart {
+	if x != nil {
+		return x.OnStart
+	}
+	return nil
+}
+
+// ResolvedEnvironment is what an environment means at one moment.
+type ResolvedEnvironment struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bottom to top.
+	Layers []*ResolvedLayer `protobuf:"bytes,1,rep,name=layers,proto3" json:"layers,omitempty"`
+	// Merged bottom to top, and what a named environment says above that.
+	Config *ImageConfig `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
+	// Of a named environment.
+	Limits        *Limits `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResolvedEnvironment) Reset() {
+	*x = ResolvedEnvironment{}
+	mi := &file_dsec_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResolvedEnvironment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResolvedEnvironment) ProtoMessage() {}
+
+func (x *ResolvedEnvironment) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResolvedEnvironment.ProtoReflect.Descriptor instead.
+func (*ResolvedEnvironment) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ResolvedEnvironment) GetLayers() []*ResolvedLayer {
+	if x != nil {
+		return x.Layers
+	}
+	return nil
+}
+
+func (x *ResolvedEnvironment) GetConfig() *ImageConfig {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *ResolvedEnvironment) GetLimits() *Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
 type CreateResolvedRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Create *CreateSandboxRequest  `protobuf:"bytes,1,opt,name=create,proto3" json:"create,omitempty"`
@@ -1121,13 +1193,15 @@ type CreateResolvedRequest struct {
 	CeilingsRevision int64          `protobuf:"varint,9,opt,name=ceilings_revision,json=ceilingsRevision,proto3" json:"ceilings_revision,omitempty"`
 	// Defaults of the layers' catalogue entries.
 	NetworkDefaults []*NetworkLayer `protobuf:"bytes,10,rep,name=network_defaults,json=networkDefaults,proto3" json:"network_defaults,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Of a named environment: where the spec's own are 0.
+	DefaultLimits *Limits `protobuf:"bytes,11,opt,name=default_limits,json=defaultLimits,proto3" json:"default_limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CreateResolvedRequest) Reset() {
 	*x = CreateResolvedRequest{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[19]
+	mi := &file_dsec_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1139,7 +1213,7 @@ func (x *CreateResolvedRequest) String() string {
 func (*CreateResolvedRequest) ProtoMessage() {}
 
 func (x *CreateResolvedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[19]
+	mi := &file_dsec_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1152,7 +1226,7 @@ func (x *CreateResolvedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResolvedRequest.ProtoReflect.Descriptor instead.
 func (*CreateResolvedRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CreateResolvedRequest) GetCreate() *CreateSandboxRequest {
@@ -1225,6 +1299,13 @@ func (x *CreateResolvedRequest) GetNetworkDefaults() []*NetworkLayer {
 	return nil
 }
 
+func (x *CreateResolvedRequest) GetDefaultLimits() *Limits {
+	if x != nil {
+		return x.DefaultLimits
+	}
+	return nil
+}
+
 type CreateResolvedResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Response      *CreateSandboxResponse `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
@@ -1234,7 +1315,7 @@ type CreateResolvedResponse struct {
 
 func (x *CreateResolvedResponse) Reset() {
 	*x = CreateResolvedResponse{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[20]
+	mi := &file_dsec_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1327,7 @@ func (x *CreateResolvedResponse) String() string {
 func (*CreateResolvedResponse) ProtoMessage() {}
 
 func (x *CreateResolvedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[20]
+	mi := &file_dsec_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1340,7 @@ func (x *CreateResolvedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResolvedResponse.ProtoReflect.Descriptor instead.
 func (*CreateResolvedResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CreateResolvedResponse) GetResponse() *CreateSandboxResponse {
@@ -1273,7 +1354,7 @@ var File_dsec_v1_admin_proto protoreflect.FileDescriptor
 
 const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x13dsec/v1/admin.proto\x12\adsec.v1\x1a\x15dsec/v1/sandbox.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd1\x01\n" +
+	"\x13dsec/v1/admin.proto\x12\adsec.v1\x1a\x13dsec/v1/layer.proto\x1a\x15dsec/v1/sandbox.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd1\x01\n" +
 	"\x03Key\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x129\n" +
@@ -1345,12 +1426,17 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\x13CheckNetworkRequest\x12.\n" +
 	"\x06policy\x18\x01 \x01(\v2\x16.dsec.v1.NetworkPolicyR\x06policy\"2\n" +
 	"\x14CheckNetworkResponse\x12\x1a\n" +
-	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"i\n" +
+	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"\x96\x01\n" +
 	"\rResolvedLayer\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
 	"\x04name\x18\x03 \x01(\tR\x04name\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\tR\aversion\"\xb1\x03\n" +
+	"\aversion\x18\x04 \x01(\tR\aversion\x12+\n" +
+	"\bon_start\x18\x05 \x01(\v2\x10.dsec.v1.OnStartR\aonStart\"\x9c\x01\n" +
+	"\x13ResolvedEnvironment\x12.\n" +
+	"\x06layers\x18\x01 \x03(\v2\x16.dsec.v1.ResolvedLayerR\x06layers\x12,\n" +
+	"\x06config\x18\x02 \x01(\v2\x14.dsec.v1.ImageConfigR\x06config\x12'\n" +
+	"\x06limits\x18\x03 \x01(\v2\x0f.dsec.v1.LimitsR\x06limits\"\xe9\x03\n" +
 	"\x15CreateResolvedRequest\x125\n" +
 	"\x06create\x18\x01 \x01(\v2\x1d.dsec.v1.CreateSandboxRequestR\x06create\x12.\n" +
 	"\x06layers\x18\x02 \x03(\v2\x16.dsec.v1.ResolvedLayerR\x06layers\x12\x1b\n" +
@@ -1363,7 +1449,8 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\aceiling\x18\b \x01(\v2\x16.dsec.v1.NetworkPolicyR\aceiling\x12+\n" +
 	"\x11ceilings_revision\x18\t \x01(\x03R\x10ceilingsRevision\x12@\n" +
 	"\x10network_defaults\x18\n" +
-	" \x03(\v2\x15.dsec.v1.NetworkLayerR\x0fnetworkDefaults\"T\n" +
+	" \x03(\v2\x15.dsec.v1.NetworkLayerR\x0fnetworkDefaults\x126\n" +
+	"\x0edefault_limits\x18\v \x01(\v2\x0f.dsec.v1.LimitsR\rdefaultLimits\"T\n" +
 	"\x16CreateResolvedResponse\x12:\n" +
 	"\bresponse\x18\x01 \x01(\v2\x1e.dsec.v1.CreateSandboxResponseR\bresponse2\xd5\x01\n" +
 	"\n" +
@@ -1391,7 +1478,7 @@ func file_dsec_v1_admin_proto_rawDescGZIP() []byte {
 	return file_dsec_v1_admin_proto_rawDescData
 }
 
-var file_dsec_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_dsec_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_dsec_v1_admin_proto_goTypes = []any{
 	(*Key)(nil),                    // 0: dsec.v1.Key
 	(*CreateKeyRequest)(nil),       // 1: dsec.v1.CreateKeyRequest
@@ -1412,54 +1499,63 @@ var file_dsec_v1_admin_proto_goTypes = []any{
 	(*CheckNetworkRequest)(nil),    // 16: dsec.v1.CheckNetworkRequest
 	(*CheckNetworkResponse)(nil),   // 17: dsec.v1.CheckNetworkResponse
 	(*ResolvedLayer)(nil),          // 18: dsec.v1.ResolvedLayer
-	(*CreateResolvedRequest)(nil),  // 19: dsec.v1.CreateResolvedRequest
-	(*CreateResolvedResponse)(nil), // 20: dsec.v1.CreateResolvedResponse
-	nil,                            // 21: dsec.v1.SetCeilingsRequest.ProjectsEntry
-	(*timestamppb.Timestamp)(nil),  // 22: google.protobuf.Timestamp
-	(*NetworkPolicy)(nil),          // 23: dsec.v1.NetworkPolicy
-	(*CreateSandboxRequest)(nil),   // 24: dsec.v1.CreateSandboxRequest
-	(*NetworkLayer)(nil),           // 25: dsec.v1.NetworkLayer
-	(*CreateSandboxResponse)(nil),  // 26: dsec.v1.CreateSandboxResponse
+	(*ResolvedEnvironment)(nil),    // 19: dsec.v1.ResolvedEnvironment
+	(*CreateResolvedRequest)(nil),  // 20: dsec.v1.CreateResolvedRequest
+	(*CreateResolvedResponse)(nil), // 21: dsec.v1.CreateResolvedResponse
+	nil,                            // 22: dsec.v1.SetCeilingsRequest.ProjectsEntry
+	(*timestamppb.Timestamp)(nil),  // 23: google.protobuf.Timestamp
+	(*NetworkPolicy)(nil),          // 24: dsec.v1.NetworkPolicy
+	(*OnStart)(nil),                // 25: dsec.v1.OnStart
+	(*ImageConfig)(nil),            // 26: dsec.v1.ImageConfig
+	(*Limits)(nil),                 // 27: dsec.v1.Limits
+	(*CreateSandboxRequest)(nil),   // 28: dsec.v1.CreateSandboxRequest
+	(*NetworkLayer)(nil),           // 29: dsec.v1.NetworkLayer
+	(*CreateSandboxResponse)(nil),  // 30: dsec.v1.CreateSandboxResponse
 }
 var file_dsec_v1_admin_proto_depIdxs = []int32{
-	22, // 0: dsec.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	22, // 1: dsec.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	23, // 0: dsec.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	23, // 1: dsec.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
 	0,  // 2: dsec.v1.CreateKeyResponse.key:type_name -> dsec.v1.Key
 	0,  // 3: dsec.v1.ListKeysResponse.keys:type_name -> dsec.v1.Key
 	0,  // 4: dsec.v1.RevokeKeyResponse.key:type_name -> dsec.v1.Key
 	9,  // 5: dsec.v1.ListServicesResponse.services:type_name -> dsec.v1.NetworkService
 	13, // 6: dsec.v1.GetNodeResponse.stages:type_name -> dsec.v1.StageCost
-	22, // 7: dsec.v1.GetNodeResponse.started_at:type_name -> google.protobuf.Timestamp
+	23, // 7: dsec.v1.GetNodeResponse.started_at:type_name -> google.protobuf.Timestamp
 	12, // 8: dsec.v1.GetNodeResponse.network:type_name -> dsec.v1.NodeNetwork
-	21, // 9: dsec.v1.SetCeilingsRequest.projects:type_name -> dsec.v1.SetCeilingsRequest.ProjectsEntry
-	23, // 10: dsec.v1.CheckNetworkRequest.policy:type_name -> dsec.v1.NetworkPolicy
-	24, // 11: dsec.v1.CreateResolvedRequest.create:type_name -> dsec.v1.CreateSandboxRequest
-	18, // 12: dsec.v1.CreateResolvedRequest.layers:type_name -> dsec.v1.ResolvedLayer
-	23, // 13: dsec.v1.CreateResolvedRequest.ceiling:type_name -> dsec.v1.NetworkPolicy
-	25, // 14: dsec.v1.CreateResolvedRequest.network_defaults:type_name -> dsec.v1.NetworkLayer
-	26, // 15: dsec.v1.CreateResolvedResponse.response:type_name -> dsec.v1.CreateSandboxResponse
-	23, // 16: dsec.v1.SetCeilingsRequest.ProjectsEntry.value:type_name -> dsec.v1.NetworkPolicy
-	1,  // 17: dsec.v1.KeyService.CreateKey:input_type -> dsec.v1.CreateKeyRequest
-	3,  // 18: dsec.v1.KeyService.ListKeys:input_type -> dsec.v1.ListKeysRequest
-	5,  // 19: dsec.v1.KeyService.RevokeKey:input_type -> dsec.v1.RevokeKeyRequest
-	10, // 20: dsec.v1.NodeService.GetNode:input_type -> dsec.v1.GetNodeRequest
-	7,  // 21: dsec.v1.NodeService.ListServices:input_type -> dsec.v1.ListServicesRequest
-	19, // 22: dsec.v1.EdgeService.CreateResolved:input_type -> dsec.v1.CreateResolvedRequest
-	14, // 23: dsec.v1.EdgeService.SetCeilings:input_type -> dsec.v1.SetCeilingsRequest
-	16, // 24: dsec.v1.EdgeService.CheckNetwork:input_type -> dsec.v1.CheckNetworkRequest
-	2,  // 25: dsec.v1.KeyService.CreateKey:output_type -> dsec.v1.CreateKeyResponse
-	4,  // 26: dsec.v1.KeyService.ListKeys:output_type -> dsec.v1.ListKeysResponse
-	6,  // 27: dsec.v1.KeyService.RevokeKey:output_type -> dsec.v1.RevokeKeyResponse
-	11, // 28: dsec.v1.NodeService.GetNode:output_type -> dsec.v1.GetNodeResponse
-	8,  // 29: dsec.v1.NodeService.ListServices:output_type -> dsec.v1.ListServicesResponse
-	20, // 30: dsec.v1.EdgeService.CreateResolved:output_type -> dsec.v1.CreateResolvedResponse
-	15, // 31: dsec.v1.EdgeService.SetCeilings:output_type -> dsec.v1.SetCeilingsResponse
-	17, // 32: dsec.v1.EdgeService.CheckNetwork:output_type -> dsec.v1.CheckNetworkResponse
-	25, // [25:33] is the sub-list for method output_type
-	17, // [17:25] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	22, // 9: dsec.v1.SetCeilingsRequest.projects:type_name -> dsec.v1.SetCeilingsRequest.ProjectsEntry
+	24, // 10: dsec.v1.CheckNetworkRequest.policy:type_name -> dsec.v1.NetworkPolicy
+	25, // 11: dsec.v1.ResolvedLayer.on_start:type_name -> dsec.v1.OnStart
+	18, // 12: dsec.v1.ResolvedEnvironment.layers:type_name -> dsec.v1.ResolvedLayer
+	26, // 13: dsec.v1.ResolvedEnvironment.config:type_name -> dsec.v1.ImageConfig
+	27, // 14: dsec.v1.ResolvedEnvironment.limits:type_name -> dsec.v1.Limits
+	28, // 15: dsec.v1.CreateResolvedRequest.create:type_name -> dsec.v1.CreateSandboxRequest
+	18, // 16: dsec.v1.CreateResolvedRequest.layers:type_name -> dsec.v1.ResolvedLayer
+	24, // 17: dsec.v1.CreateResolvedRequest.ceiling:type_name -> dsec.v1.NetworkPolicy
+	29, // 18: dsec.v1.CreateResolvedRequest.network_defaults:type_name -> dsec.v1.NetworkLayer
+	27, // 19: dsec.v1.CreateResolvedRequest.default_limits:type_name -> dsec.v1.Limits
+	30, // 20: dsec.v1.CreateResolvedResponse.response:type_name -> dsec.v1.CreateSandboxResponse
+	24, // 21: dsec.v1.SetCeilingsRequest.ProjectsEntry.value:type_name -> dsec.v1.NetworkPolicy
+	1,  // 22: dsec.v1.KeyService.CreateKey:input_type -> dsec.v1.CreateKeyRequest
+	3,  // 23: dsec.v1.KeyService.ListKeys:input_type -> dsec.v1.ListKeysRequest
+	5,  // 24: dsec.v1.KeyService.RevokeKey:input_type -> dsec.v1.RevokeKeyRequest
+	10, // 25: dsec.v1.NodeService.GetNode:input_type -> dsec.v1.GetNodeRequest
+	7,  // 26: dsec.v1.NodeService.ListServices:input_type -> dsec.v1.ListServicesRequest
+	20, // 27: dsec.v1.EdgeService.CreateResolved:input_type -> dsec.v1.CreateResolvedRequest
+	14, // 28: dsec.v1.EdgeService.SetCeilings:input_type -> dsec.v1.SetCeilingsRequest
+	16, // 29: dsec.v1.EdgeService.CheckNetwork:input_type -> dsec.v1.CheckNetworkRequest
+	2,  // 30: dsec.v1.KeyService.CreateKey:output_type -> dsec.v1.CreateKeyResponse
+	4,  // 31: dsec.v1.KeyService.ListKeys:output_type -> dsec.v1.ListKeysResponse
+	6,  // 32: dsec.v1.KeyService.RevokeKey:output_type -> dsec.v1.RevokeKeyResponse
+	11, // 33: dsec.v1.NodeService.GetNode:output_type -> dsec.v1.GetNodeResponse
+	8,  // 34: dsec.v1.NodeService.ListServices:output_type -> dsec.v1.ListServicesResponse
+	21, // 35: dsec.v1.EdgeService.CreateResolved:output_type -> dsec.v1.CreateResolvedResponse
+	15, // 36: dsec.v1.EdgeService.SetCeilings:output_type -> dsec.v1.SetCeilingsResponse
+	17, // 37: dsec.v1.EdgeService.CheckNetwork:output_type -> dsec.v1.CheckNetworkResponse
+	30, // [30:38] is the sub-list for method output_type
+	22, // [22:30] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_admin_proto_init() }
@@ -1467,6 +1563,7 @@ func file_dsec_v1_admin_proto_init() {
 	if File_dsec_v1_admin_proto != nil {
 		return
 	}
+	file_dsec_v1_layer_proto_init()
 	file_dsec_v1_sandbox_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1474,7 +1571,7 @@ func file_dsec_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_admin_proto_rawDesc), len(file_dsec_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -88,8 +88,14 @@ type Layer struct {
 	Files     int64                  `protobuf:"varint,7,opt,name=files,proto3" json:"files,omitempty"`
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// Where it came from, for example the registry reference.
-	Source        string       `protobuf:"bytes,9,opt,name=source,proto3" json:"source,omitempty"`
-	Config        *ImageConfig `protobuf:"bytes,10,opt,name=config,proto3" json:"config,omitempty"`
+	Source string       `protobuf:"bytes,9,opt,name=source,proto3" json:"source,omitempty"`
+	Config *ImageConfig `protobuf:"bytes,10,opt,name=config,proto3" json:"config,omitempty"`
+	// Digests of the layers that lie below this one and belong to it, bottom to top: what was built or packed is a stack.
+	Below []string `protobuf:"bytes,11,rep,name=below,proto3" json:"below,omitempty"`
+	// Tags that are at this version. Only in answers.
+	Tags []string `protobuf:"bytes,12,rep,name=tags,proto3" json:"tags,omitempty"`
+	// What is run in each new sandbox that has this layer.
+	OnStart       *OnStart `protobuf:"bytes,13,opt,name=on_start,json=onStart,proto3" json:"on_start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -194,6 +200,91 @@ func (x *Layer) GetConfig() *ImageConfig {
 	return nil
 }
 
+func (x *Layer) GetBelow() []string {
+	if x != nil {
+		return x.Below
+	}
+	return nil
+}
+
+func (x *Layer) GetTags() []string {
+	if x != nil {
+		return x.Tags
+	}
+	return nil
+}
+
+func (x *Layer) GetOnStart() *OnStart {
+	if x != nil {
+		return x.OnStart
+	}
+	return nil
+}
+
+// OnStart is a command of a toolkit that is run in each new sandbox before its creation returns. A sandbox whose command
+// fails is not created; that is the task's fault, or the platform's where it could not be run.
+type OnStart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Argv  []string               `protobuf:"bytes,1,rep,name=argv,proto3" json:"argv,omitempty"`
+	// Name or id in the sandbox; empty = the sandbox's default user.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// 0 = 60, at most 3600.
+	TimeoutSeconds float64 `protobuf:"fixed64,3,opt,name=timeout_seconds,json=timeoutSeconds,proto3" json:"timeout_seconds,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *OnStart) Reset() {
+	*x = OnStart{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OnStart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OnStart) ProtoMessage() {}
+
+func (x *OnStart) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OnStart.ProtoReflect.Descriptor instead.
+func (*OnStart) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *OnStart) GetArgv() []string {
+	if x != nil {
+		return x.Argv
+	}
+	return nil
+}
+
+func (x *OnStart) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *OnStart) GetTimeoutSeconds() float64 {
+	if x != nil {
+		return x.TimeoutSeconds
+	}
+	return 0
+}
+
 // ImageConfig is what an OCI image says about running it.
 type ImageConfig struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -208,7 +299,7 @@ type ImageConfig struct {
 
 func (x *ImageConfig) Reset() {
 	*x = ImageConfig{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[1]
+	mi := &file_dsec_v1_layer_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -220,7 +311,7 @@ func (x *ImageConfig) String() string {
 func (*ImageConfig) ProtoMessage() {}
 
 func (x *ImageConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[1]
+	mi := &file_dsec_v1_layer_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -233,7 +324,7 @@ func (x *ImageConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImageConfig.ProtoReflect.Descriptor instead.
 func (*ImageConfig) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{1}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *ImageConfig) GetEnv() []string {
@@ -286,7 +377,7 @@ type ImportLayerRequest struct {
 
 func (x *ImportLayerRequest) Reset() {
 	*x = ImportLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[2]
+	mi := &file_dsec_v1_layer_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -298,7 +389,7 @@ func (x *ImportLayerRequest) String() string {
 func (*ImportLayerRequest) ProtoMessage() {}
 
 func (x *ImportLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[2]
+	mi := &file_dsec_v1_layer_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -311,7 +402,7 @@ func (x *ImportLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportLayerRequest.ProtoReflect.Descriptor instead.
 func (*ImportLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{2}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ImportLayerRequest) GetKind() LayerKind {
@@ -355,7 +446,7 @@ type ImportProgress struct {
 
 func (x *ImportProgress) Reset() {
 	*x = ImportProgress{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[3]
+	mi := &file_dsec_v1_layer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -367,7 +458,7 @@ func (x *ImportProgress) String() string {
 func (*ImportProgress) ProtoMessage() {}
 
 func (x *ImportProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[3]
+	mi := &file_dsec_v1_layer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -380,7 +471,7 @@ func (x *ImportProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportProgress.ProtoReflect.Descriptor instead.
 func (*ImportProgress) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{3}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ImportProgress) GetStage() string {
@@ -419,7 +510,7 @@ type ImportLayerResponse struct {
 
 func (x *ImportLayerResponse) Reset() {
 	*x = ImportLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[4]
+	mi := &file_dsec_v1_layer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -431,7 +522,7 @@ func (x *ImportLayerResponse) String() string {
 func (*ImportLayerResponse) ProtoMessage() {}
 
 func (x *ImportLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[4]
+	mi := &file_dsec_v1_layer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -444,7 +535,7 @@ func (x *ImportLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportLayerResponse.ProtoReflect.Descriptor instead.
 func (*ImportLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{4}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ImportLayerResponse) GetProgress() *ImportProgress {
@@ -487,7 +578,7 @@ type ImportError struct {
 
 func (x *ImportError) Reset() {
 	*x = ImportError{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[5]
+	mi := &file_dsec_v1_layer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -499,7 +590,7 @@ func (x *ImportError) String() string {
 func (*ImportError) ProtoMessage() {}
 
 func (x *ImportError) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[5]
+	mi := &file_dsec_v1_layer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -512,7 +603,7 @@ func (x *ImportError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportError.ProtoReflect.Descriptor instead.
 func (*ImportError) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{5}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ImportError) GetCode() string {
@@ -539,7 +630,7 @@ type ListLayersRequest struct {
 
 func (x *ListLayersRequest) Reset() {
 	*x = ListLayersRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[6]
+	mi := &file_dsec_v1_layer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -551,7 +642,7 @@ func (x *ListLayersRequest) String() string {
 func (*ListLayersRequest) ProtoMessage() {}
 
 func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[6]
+	mi := &file_dsec_v1_layer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -564,7 +655,7 @@ func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersRequest.ProtoReflect.Descriptor instead.
 func (*ListLayersRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{6}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListLayersRequest) GetKind() LayerKind {
@@ -590,7 +681,7 @@ type ListLayersResponse struct {
 
 func (x *ListLayersResponse) Reset() {
 	*x = ListLayersResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[7]
+	mi := &file_dsec_v1_layer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -602,7 +693,7 @@ func (x *ListLayersResponse) String() string {
 func (*ListLayersResponse) ProtoMessage() {}
 
 func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[7]
+	mi := &file_dsec_v1_layer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -615,7 +706,7 @@ func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersResponse.ProtoReflect.Descriptor instead.
 func (*ListLayersResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{7}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListLayersResponse) GetLayers() []*Layer {
@@ -630,14 +721,16 @@ type DeleteLayerRequest struct {
 	Kind  LayerKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=dsec.v1.LayerKind" json:"kind,omitempty"`
 	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Empty = all versions.
-	Version       string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	Version string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
+	// Delete also what environments name; they cannot be started any more.
+	Force         bool `protobuf:"varint,4,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeleteLayerRequest) Reset() {
 	*x = DeleteLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[8]
+	mi := &file_dsec_v1_layer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +742,7 @@ func (x *DeleteLayerRequest) String() string {
 func (*DeleteLayerRequest) ProtoMessage() {}
 
 func (x *DeleteLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[8]
+	mi := &file_dsec_v1_layer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +755,7 @@ func (x *DeleteLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLayerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{8}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *DeleteLayerRequest) GetKind() LayerKind {
@@ -686,6 +779,13 @@ func (x *DeleteLayerRequest) GetVersion() string {
 	return ""
 }
 
+func (x *DeleteLayerRequest) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 type DeleteLayerResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Deleted       []*Layer               `protobuf:"bytes,1,rep,name=deleted,proto3" json:"deleted,omitempty"`
@@ -695,7 +795,7 @@ type DeleteLayerResponse struct {
 
 func (x *DeleteLayerResponse) Reset() {
 	*x = DeleteLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[9]
+	mi := &file_dsec_v1_layer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +807,7 @@ func (x *DeleteLayerResponse) String() string {
 func (*DeleteLayerResponse) ProtoMessage() {}
 
 func (x *DeleteLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[9]
+	mi := &file_dsec_v1_layer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +820,7 @@ func (x *DeleteLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLayerResponse.ProtoReflect.Descriptor instead.
 func (*DeleteLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{9}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DeleteLayerResponse) GetDeleted() []*Layer {
@@ -730,11 +830,1160 @@ func (x *DeleteLayerResponse) GetDeleted() []*Layer {
 	return nil
 }
 
+type GetLayerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  LayerKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=dsec.v1.LayerKind" json:"kind,omitempty"`
+	// NAME, NAME@VERSION, NAME@TAG or a digest.
+	Reference     string `protobuf:"bytes,2,opt,name=reference,proto3" json:"reference,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLayerRequest) Reset() {
+	*x = GetLayerRequest{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLayerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLayerRequest) ProtoMessage() {}
+
+func (x *GetLayerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLayerRequest.ProtoReflect.Descriptor instead.
+func (*GetLayerRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *GetLayerRequest) GetKind() LayerKind {
+	if x != nil {
+		return x.Kind
+	}
+	return LayerKind_LAYER_KIND_UNSPECIFIED
+}
+
+func (x *GetLayerRequest) GetReference() string {
+	if x != nil {
+		return x.Reference
+	}
+	return ""
+}
+
+type GetLayerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Layer *Layer                 `protobuf:"bytes,1,opt,name=layer,proto3" json:"layer,omitempty"`
+	// Environments that name it.
+	Environments  []string `protobuf:"bytes,2,rep,name=environments,proto3" json:"environments,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLayerResponse) Reset() {
+	*x = GetLayerResponse{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLayerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLayerResponse) ProtoMessage() {}
+
+func (x *GetLayerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLayerResponse.ProtoReflect.Descriptor instead.
+func (*GetLayerResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *GetLayerResponse) GetLayer() *Layer {
+	if x != nil {
+		return x.Layer
+	}
+	return nil
+}
+
+func (x *GetLayerResponse) GetEnvironments() []string {
+	if x != nil {
+		return x.Environments
+	}
+	return nil
+}
+
+type TagLayerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  LayerKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=dsec.v1.LayerKind" json:"kind,omitempty"`
+	// NAME, NAME@VERSION or NAME@TAG; without a version the newest.
+	Reference string `protobuf:"bytes,2,opt,name=reference,proto3" json:"reference,omitempty"`
+	// Lower-case letters, digits and . _ -, and not like a version.
+	Tag string `protobuf:"bytes,3,opt,name=tag,proto3" json:"tag,omitempty"`
+	// Take the tag away from the name.
+	Remove        bool `protobuf:"varint,4,opt,name=remove,proto3" json:"remove,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TagLayerRequest) Reset() {
+	*x = TagLayerRequest{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TagLayerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TagLayerRequest) ProtoMessage() {}
+
+func (x *TagLayerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TagLayerRequest.ProtoReflect.Descriptor instead.
+func (*TagLayerRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *TagLayerRequest) GetKind() LayerKind {
+	if x != nil {
+		return x.Kind
+	}
+	return LayerKind_LAYER_KIND_UNSPECIFIED
+}
+
+func (x *TagLayerRequest) GetReference() string {
+	if x != nil {
+		return x.Reference
+	}
+	return ""
+}
+
+func (x *TagLayerRequest) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *TagLayerRequest) GetRemove() bool {
+	if x != nil {
+		return x.Remove
+	}
+	return false
+}
+
+type TagLayerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the tag is at now; absent when it was taken away.
+	Layer         *Layer `protobuf:"bytes,1,opt,name=layer,proto3" json:"layer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TagLayerResponse) Reset() {
+	*x = TagLayerResponse{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TagLayerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TagLayerResponse) ProtoMessage() {}
+
+func (x *TagLayerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TagLayerResponse.ProtoReflect.Descriptor instead.
+func (*TagLayerResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *TagLayerResponse) GetLayer() *Layer {
+	if x != nil {
+		return x.Layer
+	}
+	return nil
+}
+
+type PublishLayerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  LayerKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=dsec.v1.LayerKind" json:"kind,omitempty"`
+	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Digests, bottom to top: layers that the catalogue knows. Of equal ones the topmost counts.
+	Digests []string     `protobuf:"bytes,3,rep,name=digests,proto3" json:"digests,omitempty"`
+	Config  *ImageConfig `protobuf:"bytes,4,opt,name=config,proto3" json:"config,omitempty"`
+	OnStart *OnStart     `protobuf:"bytes,5,opt,name=on_start,json=onStart,proto3" json:"on_start,omitempty"`
+	// Where it came from, for listings.
+	Source        string `protobuf:"bytes,6,opt,name=source,proto3" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PublishLayerRequest) Reset() {
+	*x = PublishLayerRequest{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PublishLayerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PublishLayerRequest) ProtoMessage() {}
+
+func (x *PublishLayerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PublishLayerRequest.ProtoReflect.Descriptor instead.
+func (*PublishLayerRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *PublishLayerRequest) GetKind() LayerKind {
+	if x != nil {
+		return x.Kind
+	}
+	return LayerKind_LAYER_KIND_UNSPECIFIED
+}
+
+func (x *PublishLayerRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PublishLayerRequest) GetDigests() []string {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+func (x *PublishLayerRequest) GetConfig() *ImageConfig {
+	if x != nil {
+		return x.Config
+	}
+	return nil
+}
+
+func (x *PublishLayerRequest) GetOnStart() *OnStart {
+	if x != nil {
+		return x.OnStart
+	}
+	return nil
+}
+
+func (x *PublishLayerRequest) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+type PublishLayerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Layer *Layer                 `protobuf:"bytes,1,opt,name=layer,proto3" json:"layer,omitempty"`
+	// A version of the name has the same content already: it is that one.
+	Reused        bool `protobuf:"varint,2,opt,name=reused,proto3" json:"reused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PublishLayerResponse) Reset() {
+	*x = PublishLayerResponse{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PublishLayerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PublishLayerResponse) ProtoMessage() {}
+
+func (x *PublishLayerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PublishLayerResponse.ProtoReflect.Descriptor instead.
+func (*PublishLayerResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PublishLayerResponse) GetLayer() *Layer {
+	if x != nil {
+		return x.Layer
+	}
+	return nil
+}
+
+func (x *PublishLayerResponse) GetReused() bool {
+	if x != nil {
+		return x.Reused
+	}
+	return false
+}
+
+type DiffLayersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  LayerKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=dsec.v1.LayerKind" json:"kind,omitempty"`
+	// References as those of GetLayer.
+	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	To   string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	// Compare contents, and not only sizes and times. Reads all files of equal size.
+	Contents bool `protobuf:"varint,4,opt,name=contents,proto3" json:"contents,omitempty"`
+	// 0 = all.
+	Limit         int64 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffLayersRequest) Reset() {
+	*x = DiffLayersRequest{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffLayersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffLayersRequest) ProtoMessage() {}
+
+func (x *DiffLayersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffLayersRequest.ProtoReflect.Descriptor instead.
+func (*DiffLayersRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *DiffLayersRequest) GetKind() LayerKind {
+	if x != nil {
+		return x.Kind
+	}
+	return LayerKind_LAYER_KIND_UNSPECIFIED
+}
+
+func (x *DiffLayersRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *DiffLayersRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *DiffLayersRequest) GetContents() bool {
+	if x != nil {
+		return x.Contents
+	}
+	return false
+}
+
+func (x *DiffLayersRequest) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type FileChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Path  string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	// added, removed, changed
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Of a changed file: type, mode, owner, size, time, target, device, attributes, content.
+	What          []string `protobuf:"bytes,3,rep,name=what,proto3" json:"what,omitempty"`
+	OldBytes      int64    `protobuf:"varint,4,opt,name=old_bytes,json=oldBytes,proto3" json:"old_bytes,omitempty"`
+	NewBytes      int64    `protobuf:"varint,5,opt,name=new_bytes,json=newBytes,proto3" json:"new_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileChange) Reset() {
+	*x = FileChange{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileChange) ProtoMessage() {}
+
+func (x *FileChange) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileChange.ProtoReflect.Descriptor instead.
+func (*FileChange) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *FileChange) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *FileChange) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *FileChange) GetWhat() []string {
+	if x != nil {
+		return x.What
+	}
+	return nil
+}
+
+func (x *FileChange) GetOldBytes() int64 {
+	if x != nil {
+		return x.OldBytes
+	}
+	return 0
+}
+
+func (x *FileChange) GetNewBytes() int64 {
+	if x != nil {
+		return x.NewBytes
+	}
+	return 0
+}
+
+type DiffLayersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Changes       []*FileChange          `protobuf:"bytes,1,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiffLayersResponse) Reset() {
+	*x = DiffLayersResponse{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiffLayersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiffLayersResponse) ProtoMessage() {}
+
+func (x *DiffLayersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiffLayersResponse.ProtoReflect.Descriptor instead.
+func (*DiffLayersResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DiffLayersResponse) GetChanges() []*FileChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+type VerifyLayerRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Kind          LayerKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=dsec.v1.LayerKind" json:"kind,omitempty"`
+	Reference     string                 `protobuf:"bytes,2,opt,name=reference,proto3" json:"reference,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyLayerRequest) Reset() {
+	*x = VerifyLayerRequest{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyLayerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyLayerRequest) ProtoMessage() {}
+
+func (x *VerifyLayerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyLayerRequest.ProtoReflect.Descriptor instead.
+func (*VerifyLayerRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *VerifyLayerRequest) GetKind() LayerKind {
+	if x != nil {
+		return x.Kind
+	}
+	return LayerKind_LAYER_KIND_UNSPECIFIED
+}
+
+func (x *VerifyLayerRequest) GetReference() string {
+	if x != nil {
+		return x.Reference
+	}
+	return ""
+}
+
+type VerifyLayerResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Layer         *Layer                 `protobuf:"bytes,1,opt,name=layer,proto3" json:"layer,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VerifyLayerResponse) Reset() {
+	*x = VerifyLayerResponse{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VerifyLayerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VerifyLayerResponse) ProtoMessage() {}
+
+func (x *VerifyLayerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VerifyLayerResponse.ProtoReflect.Descriptor instead.
+func (*VerifyLayerResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *VerifyLayerResponse) GetLayer() *Layer {
+	if x != nil {
+		return x.Layer
+	}
+	return nil
+}
+
+func (x *VerifyLayerResponse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type CollapseLayerRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Kind      LayerKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=dsec.v1.LayerKind" json:"kind,omitempty"`
+	Reference string                 `protobuf:"bytes,2,opt,name=reference,proto3" json:"reference,omitempty"`
+	// Layers are made into one as long as their metadata and data are not larger than this together. 0 = 3 GiB.
+	MaxBytes      int64 `protobuf:"varint,3,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CollapseLayerRequest) Reset() {
+	*x = CollapseLayerRequest{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CollapseLayerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CollapseLayerRequest) ProtoMessage() {}
+
+func (x *CollapseLayerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CollapseLayerRequest.ProtoReflect.Descriptor instead.
+func (*CollapseLayerRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *CollapseLayerRequest) GetKind() LayerKind {
+	if x != nil {
+		return x.Kind
+	}
+	return LayerKind_LAYER_KIND_UNSPECIFIED
+}
+
+func (x *CollapseLayerRequest) GetReference() string {
+	if x != nil {
+		return x.Reference
+	}
+	return ""
+}
+
+func (x *CollapseLayerRequest) GetMaxBytes() int64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+type CollapseLayerResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Progress, and at the end the layer.
+	Progress *ImportProgress `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
+	Layer    *Layer          `protobuf:"bytes,2,opt,name=layer,proto3" json:"layer,omitempty"`
+	// How many layers it was made of, and is now.
+	LayersBefore  int32 `protobuf:"varint,3,opt,name=layers_before,json=layersBefore,proto3" json:"layers_before,omitempty"`
+	LayersAfter   int32 `protobuf:"varint,4,opt,name=layers_after,json=layersAfter,proto3" json:"layers_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CollapseLayerResponse) Reset() {
+	*x = CollapseLayerResponse{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CollapseLayerResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CollapseLayerResponse) ProtoMessage() {}
+
+func (x *CollapseLayerResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CollapseLayerResponse.ProtoReflect.Descriptor instead.
+func (*CollapseLayerResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *CollapseLayerResponse) GetProgress() *ImportProgress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+func (x *CollapseLayerResponse) GetLayer() *Layer {
+	if x != nil {
+		return x.Layer
+	}
+	return nil
+}
+
+func (x *CollapseLayerResponse) GetLayersBefore() int32 {
+	if x != nil {
+		return x.LayersBefore
+	}
+	return 0
+}
+
+func (x *CollapseLayerResponse) GetLayersAfter() int32 {
+	if x != nil {
+		return x.LayersAfter
+	}
+	return 0
+}
+
+type CollectLayersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tell what would go.
+	DryRun bool `protobuf:"varint,1,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// Forget steps of builds that were not asked for for so long. 0 = a week; negative = all.
+	StepsSeconds  float64 `protobuf:"fixed64,2,opt,name=steps_seconds,json=stepsSeconds,proto3" json:"steps_seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CollectLayersRequest) Reset() {
+	*x = CollectLayersRequest{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CollectLayersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CollectLayersRequest) ProtoMessage() {}
+
+func (x *CollectLayersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CollectLayersRequest.ProtoReflect.Descriptor instead.
+func (*CollectLayersRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *CollectLayersRequest) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
+func (x *CollectLayersRequest) GetStepsSeconds() float64 {
+	if x != nil {
+		return x.StepsSeconds
+	}
+	return 0
+}
+
+type CollectLayersResponse struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Removed        []string               `protobuf:"bytes,1,rep,name=removed,proto3" json:"removed,omitempty"`
+	RemovedBytes   int64                  `protobuf:"varint,2,opt,name=removed_bytes,json=removedBytes,proto3" json:"removed_bytes,omitempty"`
+	Kept           []*KeptLayer           `protobuf:"bytes,3,rep,name=kept,proto3" json:"kept,omitempty"`
+	ForgottenSteps int32                  `protobuf:"varint,4,opt,name=forgotten_steps,json=forgottenSteps,proto3" json:"forgotten_steps,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *CollectLayersResponse) Reset() {
+	*x = CollectLayersResponse{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CollectLayersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CollectLayersResponse) ProtoMessage() {}
+
+func (x *CollectLayersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CollectLayersResponse.ProtoReflect.Descriptor instead.
+func (*CollectLayersResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *CollectLayersResponse) GetRemoved() []string {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *CollectLayersResponse) GetRemovedBytes() int64 {
+	if x != nil {
+		return x.RemovedBytes
+	}
+	return 0
+}
+
+func (x *CollectLayersResponse) GetKept() []*KeptLayer {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
+}
+
+func (x *CollectLayersResponse) GetForgottenSteps() int32 {
+	if x != nil {
+		return x.ForgottenSteps
+	}
+	return 0
+}
+
+// KeptLayer is content without a name that stays.
+type KeptLayer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Digest        string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	Why           string                 `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptLayer) Reset() {
+	*x = KeptLayer{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptLayer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptLayer) ProtoMessage() {}
+
+func (x *KeptLayer) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptLayer.ProtoReflect.Descriptor instead.
+func (*KeptLayer) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *KeptLayer) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *KeptLayer) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+type GetStepRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStepRequest) Reset() {
+	*x = GetStepRequest{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStepRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStepRequest) ProtoMessage() {}
+
+func (x *GetStepRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStepRequest.ProtoReflect.Descriptor instead.
+func (*GetStepRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *GetStepRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+type GetStepResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Without a name: digest, sizes and config.
+	Layer         *Layer `protobuf:"bytes,1,opt,name=layer,proto3" json:"layer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetStepResponse) Reset() {
+	*x = GetStepResponse{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetStepResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetStepResponse) ProtoMessage() {}
+
+func (x *GetStepResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetStepResponse.ProtoReflect.Descriptor instead.
+func (*GetStepResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *GetStepResponse) GetLayer() *Layer {
+	if x != nil {
+		return x.Layer
+	}
+	return nil
+}
+
+type PutStepRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Layer         *Layer                 `protobuf:"bytes,2,opt,name=layer,proto3" json:"layer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutStepRequest) Reset() {
+	*x = PutStepRequest{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutStepRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutStepRequest) ProtoMessage() {}
+
+func (x *PutStepRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutStepRequest.ProtoReflect.Descriptor instead.
+func (*PutStepRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *PutStepRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *PutStepRequest) GetLayer() *Layer {
+	if x != nil {
+		return x.Layer
+	}
+	return nil
+}
+
+type PutStepResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutStepResponse) Reset() {
+	*x = PutStepResponse{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutStepResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutStepResponse) ProtoMessage() {}
+
+func (x *PutStepResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutStepResponse.ProtoReflect.Descriptor instead.
+func (*PutStepResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{30}
+}
+
 var File_dsec_v1_layer_proto protoreflect.FileDescriptor
 
 const file_dsec_v1_layer_proto_rawDesc = "" +
 	"\n" +
-	"\x13dsec/v1/layer.proto\x12\adsec.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xca\x02\n" +
+	"\x13dsec/v1/layer.proto\x12\adsec.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa1\x03\n" +
 	"\x05Layer\x12&\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -749,7 +1998,14 @@ const file_dsec_v1_layer_proto_rawDesc = "" +
 	"created_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt\x12\x16\n" +
 	"\x06source\x18\t \x01(\tR\x06source\x12,\n" +
 	"\x06config\x18\n" +
-	" \x01(\v2\x14.dsec.v1.ImageConfigR\x06config\"\x7f\n" +
+	" \x01(\v2\x14.dsec.v1.ImageConfigR\x06config\x12\x14\n" +
+	"\x05below\x18\v \x03(\tR\x05below\x12\x12\n" +
+	"\x04tags\x18\f \x03(\tR\x04tags\x12+\n" +
+	"\bon_start\x18\r \x01(\v2\x10.dsec.v1.OnStartR\aonStart\"Z\n" +
+	"\aOnStart\x12\x12\n" +
+	"\x04argv\x18\x01 \x03(\tR\x04argv\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12'\n" +
+	"\x0ftimeout_seconds\x18\x03 \x01(\x01R\x0etimeoutSeconds\"\x7f\n" +
 	"\vImageConfig\x12\x10\n" +
 	"\x03env\x18\x01 \x03(\tR\x03env\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x18\n" +
@@ -781,23 +2037,106 @@ const file_dsec_v1_layer_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"<\n" +
 	"\x12ListLayersResponse\x12&\n" +
-	"\x06layers\x18\x01 \x03(\v2\x0e.dsec.v1.LayerR\x06layers\"j\n" +
+	"\x06layers\x18\x01 \x03(\v2\x0e.dsec.v1.LayerR\x06layers\"\x80\x01\n" +
 	"\x12DeleteLayerRequest\x12&\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
-	"\aversion\x18\x03 \x01(\tR\aversion\"?\n" +
+	"\aversion\x18\x03 \x01(\tR\aversion\x12\x14\n" +
+	"\x05force\x18\x04 \x01(\bR\x05force\"?\n" +
 	"\x13DeleteLayerResponse\x12(\n" +
-	"\adeleted\x18\x01 \x03(\v2\x0e.dsec.v1.LayerR\adeleted*n\n" +
+	"\adeleted\x18\x01 \x03(\v2\x0e.dsec.v1.LayerR\adeleted\"W\n" +
+	"\x0fGetLayerRequest\x12&\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x1c\n" +
+	"\treference\x18\x02 \x01(\tR\treference\"\\\n" +
+	"\x10GetLayerResponse\x12$\n" +
+	"\x05layer\x18\x01 \x01(\v2\x0e.dsec.v1.LayerR\x05layer\x12\"\n" +
+	"\fenvironments\x18\x02 \x03(\tR\fenvironments\"\x81\x01\n" +
+	"\x0fTagLayerRequest\x12&\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x1c\n" +
+	"\treference\x18\x02 \x01(\tR\treference\x12\x10\n" +
+	"\x03tag\x18\x03 \x01(\tR\x03tag\x12\x16\n" +
+	"\x06remove\x18\x04 \x01(\bR\x06remove\"8\n" +
+	"\x10TagLayerResponse\x12$\n" +
+	"\x05layer\x18\x01 \x01(\v2\x0e.dsec.v1.LayerR\x05layer\"\xde\x01\n" +
+	"\x13PublishLayerRequest\x12&\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\adigests\x18\x03 \x03(\tR\adigests\x12,\n" +
+	"\x06config\x18\x04 \x01(\v2\x14.dsec.v1.ImageConfigR\x06config\x12+\n" +
+	"\bon_start\x18\x05 \x01(\v2\x10.dsec.v1.OnStartR\aonStart\x12\x16\n" +
+	"\x06source\x18\x06 \x01(\tR\x06source\"T\n" +
+	"\x14PublishLayerResponse\x12$\n" +
+	"\x05layer\x18\x01 \x01(\v2\x0e.dsec.v1.LayerR\x05layer\x12\x16\n" +
+	"\x06reused\x18\x02 \x01(\bR\x06reused\"\x91\x01\n" +
+	"\x11DiffLayersRequest\x12&\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\x12\x1a\n" +
+	"\bcontents\x18\x04 \x01(\bR\bcontents\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\x03R\x05limit\"\x82\x01\n" +
+	"\n" +
+	"FileChange\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04what\x18\x03 \x03(\tR\x04what\x12\x1b\n" +
+	"\told_bytes\x18\x04 \x01(\x03R\boldBytes\x12\x1b\n" +
+	"\tnew_bytes\x18\x05 \x01(\x03R\bnewBytes\"C\n" +
+	"\x12DiffLayersResponse\x12-\n" +
+	"\achanges\x18\x01 \x03(\v2\x13.dsec.v1.FileChangeR\achanges\"Z\n" +
+	"\x12VerifyLayerRequest\x12&\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x1c\n" +
+	"\treference\x18\x02 \x01(\tR\treference\"Q\n" +
+	"\x13VerifyLayerResponse\x12$\n" +
+	"\x05layer\x18\x01 \x01(\v2\x0e.dsec.v1.LayerR\x05layer\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"y\n" +
+	"\x14CollapseLayerRequest\x12&\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x1c\n" +
+	"\treference\x18\x02 \x01(\tR\treference\x12\x1b\n" +
+	"\tmax_bytes\x18\x03 \x01(\x03R\bmaxBytes\"\xba\x01\n" +
+	"\x15CollapseLayerResponse\x123\n" +
+	"\bprogress\x18\x01 \x01(\v2\x17.dsec.v1.ImportProgressR\bprogress\x12$\n" +
+	"\x05layer\x18\x02 \x01(\v2\x0e.dsec.v1.LayerR\x05layer\x12#\n" +
+	"\rlayers_before\x18\x03 \x01(\x05R\flayersBefore\x12!\n" +
+	"\flayers_after\x18\x04 \x01(\x05R\vlayersAfter\"T\n" +
+	"\x14CollectLayersRequest\x12\x17\n" +
+	"\adry_run\x18\x01 \x01(\bR\x06dryRun\x12#\n" +
+	"\rsteps_seconds\x18\x02 \x01(\x01R\fstepsSeconds\"\xa7\x01\n" +
+	"\x15CollectLayersResponse\x12\x18\n" +
+	"\aremoved\x18\x01 \x03(\tR\aremoved\x12#\n" +
+	"\rremoved_bytes\x18\x02 \x01(\x03R\fremovedBytes\x12&\n" +
+	"\x04kept\x18\x03 \x03(\v2\x12.dsec.v1.KeptLayerR\x04kept\x12'\n" +
+	"\x0fforgotten_steps\x18\x04 \x01(\x05R\x0eforgottenSteps\"5\n" +
+	"\tKeptLayer\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why\"\"\n" +
+	"\x0eGetStepRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\"7\n" +
+	"\x0fGetStepResponse\x12$\n" +
+	"\x05layer\x18\x01 \x01(\v2\x0e.dsec.v1.LayerR\x05layer\"H\n" +
+	"\x0ePutStepRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12$\n" +
+	"\x05layer\x18\x02 \x01(\v2\x0e.dsec.v1.LayerR\x05layer\"\x11\n" +
+	"\x0fPutStepResponse*n\n" +
 	"\tLayerKind\x12\x1a\n" +
 	"\x16LAYER_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fLAYER_KIND_BASE\x10\x01\x12\x18\n" +
 	"\x14LAYER_KIND_WORKSPACE\x10\x02\x12\x16\n" +
-	"\x12LAYER_KIND_TOOLKIT\x10\x032\xeb\x01\n" +
+	"\x12LAYER_KIND_TOOLKIT\x10\x032\xeb\x06\n" +
 	"\fLayerService\x12J\n" +
 	"\vImportLayer\x12\x1b.dsec.v1.ImportLayerRequest\x1a\x1c.dsec.v1.ImportLayerResponse0\x01\x12E\n" +
 	"\n" +
 	"ListLayers\x12\x1a.dsec.v1.ListLayersRequest\x1a\x1b.dsec.v1.ListLayersResponse\x12H\n" +
-	"\vDeleteLayer\x12\x1b.dsec.v1.DeleteLayerRequest\x1a\x1c.dsec.v1.DeleteLayerResponseB-Z+github.com/opendsec/dsec/api/dsec/v1;dsecv1b\x06proto3"
+	"\vDeleteLayer\x12\x1b.dsec.v1.DeleteLayerRequest\x1a\x1c.dsec.v1.DeleteLayerResponse\x12?\n" +
+	"\bGetLayer\x12\x18.dsec.v1.GetLayerRequest\x1a\x19.dsec.v1.GetLayerResponse\x12?\n" +
+	"\bTagLayer\x12\x18.dsec.v1.TagLayerRequest\x1a\x19.dsec.v1.TagLayerResponse\x12K\n" +
+	"\fPublishLayer\x12\x1c.dsec.v1.PublishLayerRequest\x1a\x1d.dsec.v1.PublishLayerResponse\x12G\n" +
+	"\n" +
+	"DiffLayers\x12\x1a.dsec.v1.DiffLayersRequest\x1a\x1b.dsec.v1.DiffLayersResponse0\x01\x12H\n" +
+	"\vVerifyLayer\x12\x1b.dsec.v1.VerifyLayerRequest\x1a\x1c.dsec.v1.VerifyLayerResponse\x12P\n" +
+	"\rCollapseLayer\x12\x1d.dsec.v1.CollapseLayerRequest\x1a\x1e.dsec.v1.CollapseLayerResponse0\x01\x12N\n" +
+	"\rCollectLayers\x12\x1d.dsec.v1.CollectLayersRequest\x1a\x1e.dsec.v1.CollectLayersResponse\x12<\n" +
+	"\aGetStep\x12\x17.dsec.v1.GetStepRequest\x1a\x18.dsec.v1.GetStepResponse\x12<\n" +
+	"\aPutStep\x12\x17.dsec.v1.PutStepRequest\x1a\x18.dsec.v1.PutStepResponseB-Z+github.com/opendsec/dsec/api/dsec/v1;dsecv1b\x06proto3"
 
 var (
 	file_dsec_v1_layer_proto_rawDescOnce sync.Once
@@ -812,44 +2151,102 @@ func file_dsec_v1_layer_proto_rawDescGZIP() []byte {
 }
 
 var file_dsec_v1_layer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dsec_v1_layer_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_dsec_v1_layer_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_dsec_v1_layer_proto_goTypes = []any{
 	(LayerKind)(0),                // 0: dsec.v1.LayerKind
 	(*Layer)(nil),                 // 1: dsec.v1.Layer
-	(*ImageConfig)(nil),           // 2: dsec.v1.ImageConfig
-	(*ImportLayerRequest)(nil),    // 3: dsec.v1.ImportLayerRequest
-	(*ImportProgress)(nil),        // 4: dsec.v1.ImportProgress
-	(*ImportLayerResponse)(nil),   // 5: dsec.v1.ImportLayerResponse
-	(*ImportError)(nil),           // 6: dsec.v1.ImportError
-	(*ListLayersRequest)(nil),     // 7: dsec.v1.ListLayersRequest
-	(*ListLayersResponse)(nil),    // 8: dsec.v1.ListLayersResponse
-	(*DeleteLayerRequest)(nil),    // 9: dsec.v1.DeleteLayerRequest
-	(*DeleteLayerResponse)(nil),   // 10: dsec.v1.DeleteLayerResponse
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*OnStart)(nil),               // 2: dsec.v1.OnStart
+	(*ImageConfig)(nil),           // 3: dsec.v1.ImageConfig
+	(*ImportLayerRequest)(nil),    // 4: dsec.v1.ImportLayerRequest
+	(*ImportProgress)(nil),        // 5: dsec.v1.ImportProgress
+	(*ImportLayerResponse)(nil),   // 6: dsec.v1.ImportLayerResponse
+	(*ImportError)(nil),           // 7: dsec.v1.ImportError
+	(*ListLayersRequest)(nil),     // 8: dsec.v1.ListLayersRequest
+	(*ListLayersResponse)(nil),    // 9: dsec.v1.ListLayersResponse
+	(*DeleteLayerRequest)(nil),    // 10: dsec.v1.DeleteLayerRequest
+	(*DeleteLayerResponse)(nil),   // 11: dsec.v1.DeleteLayerResponse
+	(*GetLayerRequest)(nil),       // 12: dsec.v1.GetLayerRequest
+	(*GetLayerResponse)(nil),      // 13: dsec.v1.GetLayerResponse
+	(*TagLayerRequest)(nil),       // 14: dsec.v1.TagLayerRequest
+	(*TagLayerResponse)(nil),      // 15: dsec.v1.TagLayerResponse
+	(*PublishLayerRequest)(nil),   // 16: dsec.v1.PublishLayerRequest
+	(*PublishLayerResponse)(nil),  // 17: dsec.v1.PublishLayerResponse
+	(*DiffLayersRequest)(nil),     // 18: dsec.v1.DiffLayersRequest
+	(*FileChange)(nil),            // 19: dsec.v1.FileChange
+	(*DiffLayersResponse)(nil),    // 20: dsec.v1.DiffLayersResponse
+	(*VerifyLayerRequest)(nil),    // 21: dsec.v1.VerifyLayerRequest
+	(*VerifyLayerResponse)(nil),   // 22: dsec.v1.VerifyLayerResponse
+	(*CollapseLayerRequest)(nil),  // 23: dsec.v1.CollapseLayerRequest
+	(*CollapseLayerResponse)(nil), // 24: dsec.v1.CollapseLayerResponse
+	(*CollectLayersRequest)(nil),  // 25: dsec.v1.CollectLayersRequest
+	(*CollectLayersResponse)(nil), // 26: dsec.v1.CollectLayersResponse
+	(*KeptLayer)(nil),             // 27: dsec.v1.KeptLayer
+	(*GetStepRequest)(nil),        // 28: dsec.v1.GetStepRequest
+	(*GetStepResponse)(nil),       // 29: dsec.v1.GetStepResponse
+	(*PutStepRequest)(nil),        // 30: dsec.v1.PutStepRequest
+	(*PutStepResponse)(nil),       // 31: dsec.v1.PutStepResponse
+	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
 }
 var file_dsec_v1_layer_proto_depIdxs = []int32{
 	0,  // 0: dsec.v1.Layer.kind:type_name -> dsec.v1.LayerKind
-	11, // 1: dsec.v1.Layer.created_at:type_name -> google.protobuf.Timestamp
-	2,  // 2: dsec.v1.Layer.config:type_name -> dsec.v1.ImageConfig
-	0,  // 3: dsec.v1.ImportLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	4,  // 4: dsec.v1.ImportLayerResponse.progress:type_name -> dsec.v1.ImportProgress
-	1,  // 5: dsec.v1.ImportLayerResponse.layer:type_name -> dsec.v1.Layer
-	6,  // 6: dsec.v1.ImportLayerResponse.error:type_name -> dsec.v1.ImportError
-	0,  // 7: dsec.v1.ListLayersRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 8: dsec.v1.ListLayersResponse.layers:type_name -> dsec.v1.Layer
-	0,  // 9: dsec.v1.DeleteLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 10: dsec.v1.DeleteLayerResponse.deleted:type_name -> dsec.v1.Layer
-	3,  // 11: dsec.v1.LayerService.ImportLayer:input_type -> dsec.v1.ImportLayerRequest
-	7,  // 12: dsec.v1.LayerService.ListLayers:input_type -> dsec.v1.ListLayersRequest
-	9,  // 13: dsec.v1.LayerService.DeleteLayer:input_type -> dsec.v1.DeleteLayerRequest
-	5,  // 14: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
-	8,  // 15: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
-	10, // 16: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
-	14, // [14:17] is the sub-list for method output_type
-	11, // [11:14] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	32, // 1: dsec.v1.Layer.created_at:type_name -> google.protobuf.Timestamp
+	3,  // 2: dsec.v1.Layer.config:type_name -> dsec.v1.ImageConfig
+	2,  // 3: dsec.v1.Layer.on_start:type_name -> dsec.v1.OnStart
+	0,  // 4: dsec.v1.ImportLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	5,  // 5: dsec.v1.ImportLayerResponse.progress:type_name -> dsec.v1.ImportProgress
+	1,  // 6: dsec.v1.ImportLayerResponse.layer:type_name -> dsec.v1.Layer
+	7,  // 7: dsec.v1.ImportLayerResponse.error:type_name -> dsec.v1.ImportError
+	0,  // 8: dsec.v1.ListLayersRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 9: dsec.v1.ListLayersResponse.layers:type_name -> dsec.v1.Layer
+	0,  // 10: dsec.v1.DeleteLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 11: dsec.v1.DeleteLayerResponse.deleted:type_name -> dsec.v1.Layer
+	0,  // 12: dsec.v1.GetLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 13: dsec.v1.GetLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 14: dsec.v1.TagLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 15: dsec.v1.TagLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 16: dsec.v1.PublishLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	3,  // 17: dsec.v1.PublishLayerRequest.config:type_name -> dsec.v1.ImageConfig
+	2,  // 18: dsec.v1.PublishLayerRequest.on_start:type_name -> dsec.v1.OnStart
+	1,  // 19: dsec.v1.PublishLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 20: dsec.v1.DiffLayersRequest.kind:type_name -> dsec.v1.LayerKind
+	19, // 21: dsec.v1.DiffLayersResponse.changes:type_name -> dsec.v1.FileChange
+	0,  // 22: dsec.v1.VerifyLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 23: dsec.v1.VerifyLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 24: dsec.v1.CollapseLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	5,  // 25: dsec.v1.CollapseLayerResponse.progress:type_name -> dsec.v1.ImportProgress
+	1,  // 26: dsec.v1.CollapseLayerResponse.layer:type_name -> dsec.v1.Layer
+	27, // 27: dsec.v1.CollectLayersResponse.kept:type_name -> dsec.v1.KeptLayer
+	1,  // 28: dsec.v1.GetStepResponse.layer:type_name -> dsec.v1.Layer
+	1,  // 29: dsec.v1.PutStepRequest.layer:type_name -> dsec.v1.Layer
+	4,  // 30: dsec.v1.LayerService.ImportLayer:input_type -> dsec.v1.ImportLayerRequest
+	8,  // 31: dsec.v1.LayerService.ListLayers:input_type -> dsec.v1.ListLayersRequest
+	10, // 32: dsec.v1.LayerService.DeleteLayer:input_type -> dsec.v1.DeleteLayerRequest
+	12, // 33: dsec.v1.LayerService.GetLayer:input_type -> dsec.v1.GetLayerRequest
+	14, // 34: dsec.v1.LayerService.TagLayer:input_type -> dsec.v1.TagLayerRequest
+	16, // 35: dsec.v1.LayerService.PublishLayer:input_type -> dsec.v1.PublishLayerRequest
+	18, // 36: dsec.v1.LayerService.DiffLayers:input_type -> dsec.v1.DiffLayersRequest
+	21, // 37: dsec.v1.LayerService.VerifyLayer:input_type -> dsec.v1.VerifyLayerRequest
+	23, // 38: dsec.v1.LayerService.CollapseLayer:input_type -> dsec.v1.CollapseLayerRequest
+	25, // 39: dsec.v1.LayerService.CollectLayers:input_type -> dsec.v1.CollectLayersRequest
+	28, // 40: dsec.v1.LayerService.GetStep:input_type -> dsec.v1.GetStepRequest
+	30, // 41: dsec.v1.LayerService.PutStep:input_type -> dsec.v1.PutStepRequest
+	6,  // 42: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
+	9,  // 43: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
+	11, // 44: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
+	13, // 45: dsec.v1.LayerService.GetLayer:output_type -> dsec.v1.GetLayerResponse
+	15, // 46: dsec.v1.LayerService.TagLayer:output_type -> dsec.v1.TagLayerResponse
+	17, // 47: dsec.v1.LayerService.PublishLayer:output_type -> dsec.v1.PublishLayerResponse
+	20, // 48: dsec.v1.LayerService.DiffLayers:output_type -> dsec.v1.DiffLayersResponse
+	22, // 49: dsec.v1.LayerService.VerifyLayer:output_type -> dsec.v1.VerifyLayerResponse
+	24, // 50: dsec.v1.LayerService.CollapseLayer:output_type -> dsec.v1.CollapseLayerResponse
+	26, // 51: dsec.v1.LayerService.CollectLayers:output_type -> dsec.v1.CollectLayersResponse
+	29, // 52: dsec.v1.LayerService.GetStep:output_type -> dsec.v1.GetStepResponse
+	31, // 53: dsec.v1.LayerService.PutStep:output_type -> dsec.v1.PutStepResponse
+	42, // [42:54] is the sub-list for method output_type
+	30, // [30:42] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_layer_proto_init() }
@@ -863,7 +2260,7 @@ func file_dsec_v1_layer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_layer_proto_rawDesc), len(file_dsec_v1_layer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   10,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -380,11 +380,16 @@ func (x *Limits) GetIoWriteBps() int64 {
 // writable layer lies over all. Each is NAME or NAME@VERSION ("python:3.12", "python:3.12@v7") or a layer
 // digest. `image` is a shorthand for a base (the reference it was imported from, or its name).
 type Environment struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Image         string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
-	Base          string                 `protobuf:"bytes,2,opt,name=base,proto3" json:"base,omitempty"`
-	Workspace     string                 `protobuf:"bytes,3,opt,name=workspace,proto3" json:"workspace,omitempty"`
-	Toolkits      []string               `protobuf:"bytes,4,rep,name=toolkits,proto3" json:"toolkits,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Image     string                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	Base      string                 `protobuf:"bytes,2,opt,name=base,proto3" json:"base,omitempty"`
+	Workspace string                 `protobuf:"bytes,3,opt,name=workspace,proto3" json:"workspace,omitempty"`
+	Toolkits  []string               `protobuf:"bytes,4,rep,name=toolkits,proto3" json:"toolkits,omitempty"`
+	// A named environment, in place of a base. Other fields add to it: a base or workspace takes the place of its own,
+	// toolkits lie on top of its own.
+	Name string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
+	// Digests of layers that the catalogue knows, bottom to top, in place of all of the above.
+	Layers        []string `protobuf:"bytes,6,rep,name=layers,proto3" json:"layers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -443,6 +448,20 @@ func (x *Environment) GetWorkspace() string {
 func (x *Environment) GetToolkits() []string {
 	if x != nil {
 		return x.Toolkits
+	}
+	return nil
+}
+
+func (x *Environment) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Environment) GetLayers() []string {
+	if x != nil {
+		return x.Layers
 	}
 	return nil
 }
@@ -2682,12 +2701,14 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\tshm_bytes\x18\x05 \x01(\x03R\bshmBytes\x12\x1e\n" +
 	"\vio_read_bps\x18\x06 \x01(\x03R\tioReadBps\x12 \n" +
 	"\fio_write_bps\x18\a \x01(\x03R\n" +
-	"ioWriteBps\"q\n" +
+	"ioWriteBps\"\x9d\x01\n" +
 	"\vEnvironment\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\tR\x04base\x12\x1c\n" +
 	"\tworkspace\x18\x03 \x01(\tR\tworkspace\x12\x1a\n" +
-	"\btoolkits\x18\x04 \x03(\tR\btoolkits\";\n" +
+	"\btoolkits\x18\x04 \x03(\tR\btoolkits\x12\x12\n" +
+	"\x04name\x18\x05 \x01(\tR\x04name\x12\x16\n" +
+	"\x06layers\x18\x06 \x03(\tR\x06layers\";\n" +
 	"\vNetworkRule\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x14\n" +
 	"\x05allow\x18\x02 \x01(\bR\x05allow\"V\n" +

@@ -41,6 +41,28 @@ const (
 	// LayerServiceDeleteLayerProcedure is the fully-qualified name of the LayerService's DeleteLayer
 	// RPC.
 	LayerServiceDeleteLayerProcedure = "/dsec.v1.LayerService/DeleteLayer"
+	// LayerServiceGetLayerProcedure is the fully-qualified name of the LayerService's GetLayer RPC.
+	LayerServiceGetLayerProcedure = "/dsec.v1.LayerService/GetLayer"
+	// LayerServiceTagLayerProcedure is the fully-qualified name of the LayerService's TagLayer RPC.
+	LayerServiceTagLayerProcedure = "/dsec.v1.LayerService/TagLayer"
+	// LayerServicePublishLayerProcedure is the fully-qualified name of the LayerService's PublishLayer
+	// RPC.
+	LayerServicePublishLayerProcedure = "/dsec.v1.LayerService/PublishLayer"
+	// LayerServiceDiffLayersProcedure is the fully-qualified name of the LayerService's DiffLayers RPC.
+	LayerServiceDiffLayersProcedure = "/dsec.v1.LayerService/DiffLayers"
+	// LayerServiceVerifyLayerProcedure is the fully-qualified name of the LayerService's VerifyLayer
+	// RPC.
+	LayerServiceVerifyLayerProcedure = "/dsec.v1.LayerService/VerifyLayer"
+	// LayerServiceCollapseLayerProcedure is the fully-qualified name of the LayerService's
+	// CollapseLayer RPC.
+	LayerServiceCollapseLayerProcedure = "/dsec.v1.LayerService/CollapseLayer"
+	// LayerServiceCollectLayersProcedure is the fully-qualified name of the LayerService's
+	// CollectLayers RPC.
+	LayerServiceCollectLayersProcedure = "/dsec.v1.LayerService/CollectLayers"
+	// LayerServiceGetStepProcedure is the fully-qualified name of the LayerService's GetStep RPC.
+	LayerServiceGetStepProcedure = "/dsec.v1.LayerService/GetStep"
+	// LayerServicePutStepProcedure is the fully-qualified name of the LayerService's PutStep RPC.
+	LayerServicePutStepProcedure = "/dsec.v1.LayerService/PutStep"
 )
 
 // LayerServiceClient is a client for the dsec.v1.LayerService service.
@@ -49,7 +71,26 @@ type LayerServiceClient interface {
 	ImportLayer(context.Context, *v1.ImportLayerRequest) (*connect.ServerStreamForClient[v1.ImportLayerResponse], error)
 	ListLayers(context.Context, *v1.ListLayersRequest) (*v1.ListLayersResponse, error)
 	// DeleteLayer removes a version from the catalogue; running sandboxes keep what they started with.
+	// Errors: not_found; failed_precondition when an environment names it, and `force` is not set.
 	DeleteLayer(context.Context, *v1.DeleteLayerRequest) (*v1.DeleteLayerResponse, error)
+	// GetLayer returns one version, by NAME, NAME@VERSION, NAME@TAG or digest, and who names it.
+	GetLayer(context.Context, *v1.GetLayerRequest) (*v1.GetLayerResponse, error)
+	// TagLayer moves a tag to a version, or takes it away. NAME@TAG means the version that the tag is at.
+	TagLayer(context.Context, *v1.TagLayerRequest) (*v1.TagLayerResponse, error)
+	// PublishLayer gives layers that the store has, or a stack of them, the next version of a name.
+	PublishLayer(context.Context, *v1.PublishLayerRequest) (*v1.PublishLayerResponse, error)
+	// DiffLayers tells in which files two versions differ.
+	DiffLayers(context.Context, *v1.DiffLayersRequest) (*connect.ServerStreamForClient[v1.DiffLayersResponse], error)
+	// VerifyLayer reads all of a version's content and compares it with its digests. Error: unavailable when it is damaged.
+	VerifyLayer(context.Context, *v1.VerifyLayerRequest) (*v1.VerifyLayerResponse, error)
+	// CollapseLayer publishes the next version of a name: the same tree in fewer layers, consecutive ones made into one.
+	CollapseLayer(context.Context, *v1.CollapseLayerRequest) (*connect.ServerStreamForClient[v1.CollapseLayerResponse], error)
+	// CollectLayers removes content that no name, environment, build step or running sandbox refers to.
+	CollectLayers(context.Context, *v1.CollectLayersRequest) (*v1.CollectLayersResponse, error)
+	// GetStep and PutStep keep what steps of builds made. A key is chosen by who builds: it names parent, instruction and
+	// input. A step is forgotten when it was not asked for for a week. GetStep's error: not_found.
+	GetStep(context.Context, *v1.GetStepRequest) (*v1.GetStepResponse, error)
+	PutStep(context.Context, *v1.PutStepRequest) (*v1.PutStepResponse, error)
 }
 
 // NewLayerServiceClient constructs a client for the dsec.v1.LayerService service. By default, it
@@ -81,14 +122,77 @@ func NewLayerServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(layerServiceMethods.ByName("DeleteLayer")),
 			connect.WithClientOptions(opts...),
 		),
+		getLayer: connect.NewClient[v1.GetLayerRequest, v1.GetLayerResponse](
+			httpClient,
+			baseURL+LayerServiceGetLayerProcedure,
+			connect.WithSchema(layerServiceMethods.ByName("GetLayer")),
+			connect.WithClientOptions(opts...),
+		),
+		tagLayer: connect.NewClient[v1.TagLayerRequest, v1.TagLayerResponse](
+			httpClient,
+			baseURL+LayerServiceTagLayerProcedure,
+			connect.WithSchema(layerServiceMethods.ByName("TagLayer")),
+			connect.WithClientOptions(opts...),
+		),
+		publishLayer: connect.NewClient[v1.PublishLayerRequest, v1.PublishLayerResponse](
+			httpClient,
+			baseURL+LayerServicePublishLayerProcedure,
+			connect.WithSchema(layerServiceMethods.ByName("PublishLayer")),
+			connect.WithClientOptions(opts...),
+		),
+		diffLayers: connect.NewClient[v1.DiffLayersRequest, v1.DiffLayersResponse](
+			httpClient,
+			baseURL+LayerServiceDiffLayersProcedure,
+			connect.WithSchema(layerServiceMethods.ByName("DiffLayers")),
+			connect.WithClientOptions(opts...),
+		),
+		verifyLayer: connect.NewClient[v1.VerifyLayerRequest, v1.VerifyLayerResponse](
+			httpClient,
+			baseURL+LayerServiceVerifyLayerProcedure,
+			connect.WithSchema(layerServiceMethods.ByName("VerifyLayer")),
+			connect.WithClientOptions(opts...),
+		),
+		collapseLayer: connect.NewClient[v1.CollapseLayerRequest, v1.CollapseLayerResponse](
+			httpClient,
+			baseURL+LayerServiceCollapseLayerProcedure,
+			connect.WithSchema(layerServiceMethods.ByName("CollapseLayer")),
+			connect.WithClientOptions(opts...),
+		),
+		collectLayers: connect.NewClient[v1.CollectLayersRequest, v1.CollectLayersResponse](
+			httpClient,
+			baseURL+LayerServiceCollectLayersProcedure,
+			connect.WithSchema(layerServiceMethods.ByName("CollectLayers")),
+			connect.WithClientOptions(opts...),
+		),
+		getStep: connect.NewClient[v1.GetStepRequest, v1.GetStepResponse](
+			httpClient,
+			baseURL+LayerServiceGetStepProcedure,
+			connect.WithSchema(layerServiceMethods.ByName("GetStep")),
+			connect.WithClientOptions(opts...),
+		),
+		putStep: connect.NewClient[v1.PutStepRequest, v1.PutStepResponse](
+			httpClient,
+			baseURL+LayerServicePutStepProcedure,
+			connect.WithSchema(layerServiceMethods.ByName("PutStep")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // layerServiceClient implements LayerServiceClient.
 type layerServiceClient struct {
-	importLayer *connect.Client[v1.ImportLayerRequest, v1.ImportLayerResponse]
-	listLayers  *connect.Client[v1.ListLayersRequest, v1.ListLayersResponse]
-	deleteLayer *connect.Client[v1.DeleteLayerRequest, v1.DeleteLayerResponse]
+	importLayer   *connect.Client[v1.ImportLayerRequest, v1.ImportLayerResponse]
+	listLayers    *connect.Client[v1.ListLayersRequest, v1.ListLayersResponse]
+	deleteLayer   *connect.Client[v1.DeleteLayerRequest, v1.DeleteLayerResponse]
+	getLayer      *connect.Client[v1.GetLayerRequest, v1.GetLayerResponse]
+	tagLayer      *connect.Client[v1.TagLayerRequest, v1.TagLayerResponse]
+	publishLayer  *connect.Client[v1.PublishLayerRequest, v1.PublishLayerResponse]
+	diffLayers    *connect.Client[v1.DiffLayersRequest, v1.DiffLayersResponse]
+	verifyLayer   *connect.Client[v1.VerifyLayerRequest, v1.VerifyLayerResponse]
+	collapseLayer *connect.Client[v1.CollapseLayerRequest, v1.CollapseLayerResponse]
+	collectLayers *connect.Client[v1.CollectLayersRequest, v1.CollectLayersResponse]
+	getStep       *connect.Client[v1.GetStepRequest, v1.GetStepResponse]
+	putStep       *connect.Client[v1.PutStepRequest, v1.PutStepResponse]
 }
 
 // ImportLayer calls dsec.v1.LayerService.ImportLayer.
@@ -114,13 +218,105 @@ func (c *layerServiceClient) DeleteLayer(ctx context.Context, req *v1.DeleteLaye
 	return nil, err
 }
 
+// GetLayer calls dsec.v1.LayerService.GetLayer.
+func (c *layerServiceClient) GetLayer(ctx context.Context, req *v1.GetLayerRequest) (*v1.GetLayerResponse, error) {
+	response, err := c.getLayer.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// TagLayer calls dsec.v1.LayerService.TagLayer.
+func (c *layerServiceClient) TagLayer(ctx context.Context, req *v1.TagLayerRequest) (*v1.TagLayerResponse, error) {
+	response, err := c.tagLayer.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// PublishLayer calls dsec.v1.LayerService.PublishLayer.
+func (c *layerServiceClient) PublishLayer(ctx context.Context, req *v1.PublishLayerRequest) (*v1.PublishLayerResponse, error) {
+	response, err := c.publishLayer.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// DiffLayers calls dsec.v1.LayerService.DiffLayers.
+func (c *layerServiceClient) DiffLayers(ctx context.Context, req *v1.DiffLayersRequest) (*connect.ServerStreamForClient[v1.DiffLayersResponse], error) {
+	return c.diffLayers.CallServerStream(ctx, connect.NewRequest(req))
+}
+
+// VerifyLayer calls dsec.v1.LayerService.VerifyLayer.
+func (c *layerServiceClient) VerifyLayer(ctx context.Context, req *v1.VerifyLayerRequest) (*v1.VerifyLayerResponse, error) {
+	response, err := c.verifyLayer.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// CollapseLayer calls dsec.v1.LayerService.CollapseLayer.
+func (c *layerServiceClient) CollapseLayer(ctx context.Context, req *v1.CollapseLayerRequest) (*connect.ServerStreamForClient[v1.CollapseLayerResponse], error) {
+	return c.collapseLayer.CallServerStream(ctx, connect.NewRequest(req))
+}
+
+// CollectLayers calls dsec.v1.LayerService.CollectLayers.
+func (c *layerServiceClient) CollectLayers(ctx context.Context, req *v1.CollectLayersRequest) (*v1.CollectLayersResponse, error) {
+	response, err := c.collectLayers.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// GetStep calls dsec.v1.LayerService.GetStep.
+func (c *layerServiceClient) GetStep(ctx context.Context, req *v1.GetStepRequest) (*v1.GetStepResponse, error) {
+	response, err := c.getStep.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// PutStep calls dsec.v1.LayerService.PutStep.
+func (c *layerServiceClient) PutStep(ctx context.Context, req *v1.PutStepRequest) (*v1.PutStepResponse, error) {
+	response, err := c.putStep.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // LayerServiceHandler is an implementation of the dsec.v1.LayerService service.
 type LayerServiceHandler interface {
 	// ImportLayer pulls an image from a registry and publishes it as a base (or another kind).
 	ImportLayer(context.Context, *v1.ImportLayerRequest, *connect.ServerStream[v1.ImportLayerResponse]) error
 	ListLayers(context.Context, *v1.ListLayersRequest) (*v1.ListLayersResponse, error)
 	// DeleteLayer removes a version from the catalogue; running sandboxes keep what they started with.
+	// Errors: not_found; failed_precondition when an environment names it, and `force` is not set.
 	DeleteLayer(context.Context, *v1.DeleteLayerRequest) (*v1.DeleteLayerResponse, error)
+	// GetLayer returns one version, by NAME, NAME@VERSION, NAME@TAG or digest, and who names it.
+	GetLayer(context.Context, *v1.GetLayerRequest) (*v1.GetLayerResponse, error)
+	// TagLayer moves a tag to a version, or takes it away. NAME@TAG means the version that the tag is at.
+	TagLayer(context.Context, *v1.TagLayerRequest) (*v1.TagLayerResponse, error)
+	// PublishLayer gives layers that the store has, or a stack of them, the next version of a name.
+	PublishLayer(context.Context, *v1.PublishLayerRequest) (*v1.PublishLayerResponse, error)
+	// DiffLayers tells in which files two versions differ.
+	DiffLayers(context.Context, *v1.DiffLayersRequest, *connect.ServerStream[v1.DiffLayersResponse]) error
+	// VerifyLayer reads all of a version's content and compares it with its digests. Error: unavailable when it is damaged.
+	VerifyLayer(context.Context, *v1.VerifyLayerRequest) (*v1.VerifyLayerResponse, error)
+	// CollapseLayer publishes the next version of a name: the same tree in fewer layers, consecutive ones made into one.
+	CollapseLayer(context.Context, *v1.CollapseLayerRequest, *connect.ServerStream[v1.CollapseLayerResponse]) error
+	// CollectLayers removes content that no name, environment, build step or running sandbox refers to.
+	CollectLayers(context.Context, *v1.CollectLayersRequest) (*v1.CollectLayersResponse, error)
+	// GetStep and PutStep keep what steps of builds made. A key is chosen by who builds: it names parent, instruction and
+	// input. A step is forgotten when it was not asked for for a week. GetStep's error: not_found.
+	GetStep(context.Context, *v1.GetStepRequest) (*v1.GetStepResponse, error)
+	PutStep(context.Context, *v1.PutStepRequest) (*v1.PutStepResponse, error)
 }
 
 // NewLayerServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -148,6 +344,60 @@ func NewLayerServiceHandler(svc LayerServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(layerServiceMethods.ByName("DeleteLayer")),
 		connect.WithHandlerOptions(opts...),
 	)
+	layerServiceGetLayerHandler := connect.NewUnaryHandlerSimple(
+		LayerServiceGetLayerProcedure,
+		svc.GetLayer,
+		connect.WithSchema(layerServiceMethods.ByName("GetLayer")),
+		connect.WithHandlerOptions(opts...),
+	)
+	layerServiceTagLayerHandler := connect.NewUnaryHandlerSimple(
+		LayerServiceTagLayerProcedure,
+		svc.TagLayer,
+		connect.WithSchema(layerServiceMethods.ByName("TagLayer")),
+		connect.WithHandlerOptions(opts...),
+	)
+	layerServicePublishLayerHandler := connect.NewUnaryHandlerSimple(
+		LayerServicePublishLayerProcedure,
+		svc.PublishLayer,
+		connect.WithSchema(layerServiceMethods.ByName("PublishLayer")),
+		connect.WithHandlerOptions(opts...),
+	)
+	layerServiceDiffLayersHandler := connect.NewServerStreamHandlerSimple(
+		LayerServiceDiffLayersProcedure,
+		svc.DiffLayers,
+		connect.WithSchema(layerServiceMethods.ByName("DiffLayers")),
+		connect.WithHandlerOptions(opts...),
+	)
+	layerServiceVerifyLayerHandler := connect.NewUnaryHandlerSimple(
+		LayerServiceVerifyLayerProcedure,
+		svc.VerifyLayer,
+		connect.WithSchema(layerServiceMethods.ByName("VerifyLayer")),
+		connect.WithHandlerOptions(opts...),
+	)
+	layerServiceCollapseLayerHandler := connect.NewServerStreamHandlerSimple(
+		LayerServiceCollapseLayerProcedure,
+		svc.CollapseLayer,
+		connect.WithSchema(layerServiceMethods.ByName("CollapseLayer")),
+		connect.WithHandlerOptions(opts...),
+	)
+	layerServiceCollectLayersHandler := connect.NewUnaryHandlerSimple(
+		LayerServiceCollectLayersProcedure,
+		svc.CollectLayers,
+		connect.WithSchema(layerServiceMethods.ByName("CollectLayers")),
+		connect.WithHandlerOptions(opts...),
+	)
+	layerServiceGetStepHandler := connect.NewUnaryHandlerSimple(
+		LayerServiceGetStepProcedure,
+		svc.GetStep,
+		connect.WithSchema(layerServiceMethods.ByName("GetStep")),
+		connect.WithHandlerOptions(opts...),
+	)
+	layerServicePutStepHandler := connect.NewUnaryHandlerSimple(
+		LayerServicePutStepProcedure,
+		svc.PutStep,
+		connect.WithSchema(layerServiceMethods.ByName("PutStep")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/dsec.v1.LayerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case LayerServiceImportLayerProcedure:
@@ -156,6 +406,24 @@ func NewLayerServiceHandler(svc LayerServiceHandler, opts ...connect.HandlerOpti
 			layerServiceListLayersHandler.ServeHTTP(w, r)
 		case LayerServiceDeleteLayerProcedure:
 			layerServiceDeleteLayerHandler.ServeHTTP(w, r)
+		case LayerServiceGetLayerProcedure:
+			layerServiceGetLayerHandler.ServeHTTP(w, r)
+		case LayerServiceTagLayerProcedure:
+			layerServiceTagLayerHandler.ServeHTTP(w, r)
+		case LayerServicePublishLayerProcedure:
+			layerServicePublishLayerHandler.ServeHTTP(w, r)
+		case LayerServiceDiffLayersProcedure:
+			layerServiceDiffLayersHandler.ServeHTTP(w, r)
+		case LayerServiceVerifyLayerProcedure:
+			layerServiceVerifyLayerHandler.ServeHTTP(w, r)
+		case LayerServiceCollapseLayerProcedure:
+			layerServiceCollapseLayerHandler.ServeHTTP(w, r)
+		case LayerServiceCollectLayersProcedure:
+			layerServiceCollectLayersHandler.ServeHTTP(w, r)
+		case LayerServiceGetStepProcedure:
+			layerServiceGetStepHandler.ServeHTTP(w, r)
+		case LayerServicePutStepProcedure:
+			layerServicePutStepHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -175,4 +443,40 @@ func (UnimplementedLayerServiceHandler) ListLayers(context.Context, *v1.ListLaye
 
 func (UnimplementedLayerServiceHandler) DeleteLayer(context.Context, *v1.DeleteLayerRequest) (*v1.DeleteLayerResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.LayerService.DeleteLayer is not implemented"))
+}
+
+func (UnimplementedLayerServiceHandler) GetLayer(context.Context, *v1.GetLayerRequest) (*v1.GetLayerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.LayerService.GetLayer is not implemented"))
+}
+
+func (UnimplementedLayerServiceHandler) TagLayer(context.Context, *v1.TagLayerRequest) (*v1.TagLayerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.LayerService.TagLayer is not implemented"))
+}
+
+func (UnimplementedLayerServiceHandler) PublishLayer(context.Context, *v1.PublishLayerRequest) (*v1.PublishLayerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.LayerService.PublishLayer is not implemented"))
+}
+
+func (UnimplementedLayerServiceHandler) DiffLayers(context.Context, *v1.DiffLayersRequest, *connect.ServerStream[v1.DiffLayersResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.LayerService.DiffLayers is not implemented"))
+}
+
+func (UnimplementedLayerServiceHandler) VerifyLayer(context.Context, *v1.VerifyLayerRequest) (*v1.VerifyLayerResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.LayerService.VerifyLayer is not implemented"))
+}
+
+func (UnimplementedLayerServiceHandler) CollapseLayer(context.Context, *v1.CollapseLayerRequest, *connect.ServerStream[v1.CollapseLayerResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.LayerService.CollapseLayer is not implemented"))
+}
+
+func (UnimplementedLayerServiceHandler) CollectLayers(context.Context, *v1.CollectLayersRequest) (*v1.CollectLayersResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.LayerService.CollectLayers is not implemented"))
+}
+
+func (UnimplementedLayerServiceHandler) GetStep(context.Context, *v1.GetStepRequest) (*v1.GetStepResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.LayerService.GetStep is not implemented"))
+}
+
+func (UnimplementedLayerServiceHandler) PutStep(context.Context, *v1.PutStepRequest) (*v1.PutStepResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.LayerService.PutStep is not implemented"))
 }
