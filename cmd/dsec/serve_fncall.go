@@ -117,15 +117,15 @@ func openCalls(f *serveFlags, d stateDir, opts map[string]string, id sandbox.Edg
 func resolveCalls(kv environment.KV, node layer.Node) fncall.Resolve {
 	catalogue := environment.New(kv, nil)
 	return func(ctx context.Context, base string) (*fncall.Environment, error) {
-		layers, image, err := catalogue.Resolve(ctx, &dsecv1.Environment{Base: base})
+		found, err := catalogue.Resolve(ctx, &dsecv1.Environment{Base: base})
 		if errors.Is(err, sandbox.ErrNotFound) {
 			return nil, fmt.Errorf("%w; import one with the runtime's tools (dsec image import ... --name %s), or name another: dsec runtime set NAME --base IMAGE", err, base)
 		}
 		if err != nil {
 			return nil, err
 		}
-		env := &fncall.Environment{Env: image.GetEnv()}
-		for _, l := range layers {
+		env := &fncall.Environment{Env: found.GetConfig().GetEnv()}
+		for _, l := range found.GetLayers() {
 			at, err := node.Local(ctx, layer.Digest(l.GetDigest()))
 			if err != nil {
 				return nil, fmt.Errorf("layer %s: %w", l.GetDigest(), err)
