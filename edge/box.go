@@ -48,6 +48,7 @@ type box struct {
 	netNoted, netLeftOut int
 	fullFrom             time.Time // when its disk was first seen full, since it last had room
 	net                  reachability
+	secrets              map[string]string // as given at creation; nil after a restart of the edge
 	retry                lifecycle.Now // when to try again to reach an instance that could not be recovered; 0 = no need
 }
 
@@ -136,6 +137,7 @@ func (b *box) proto() *dsecv1.Sandbox {
 		CreatedAt: stamp(b.at), ReadyAt: stamp(b.readyAt), EndedAt: stamp(b.endedAt),
 		End: failureProto(b.machine.Failure()), Layers: b.created.Layers, SecretNames: b.created.SecretNames,
 		Edge: string(b.e.cfg.ID), RunningCommands: int32(len(b.commands)), Network: b.net.proto(),
+		Snapshots: b.created.Snapshots,
 	}
 	if at, ok := b.machine.Expiry(); ok {
 		s.ExpiresAt = stamp(b.e.cfg.Clock.Wall().Add(at - b.e.boot()))

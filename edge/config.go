@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
 	"github.com/opendsec/dsec/edge/record"
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/policy/network"
@@ -23,6 +24,9 @@ type Config struct {
 	Parallel      int   // creations at once; twice the CPUs
 	MinFreeMemory int64 // bytes that stay available on the node; a sixteenth of its memory, at most 1 GiB
 	ReserveMemory int64 // bytes that one more sandbox is reckoned to take at once; 16 MiB
+
+	// Packer makes layers of what sandboxes have written; nil: there are no packs.
+	Packer dsecv1connect.PackServiceClient
 
 	// Network compiles network rules; nil: sandboxes have loopback only.
 	Network *network.Compiler

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -23,31 +24,64 @@ const maxKeyLength = 256
 
 // create makes the sandboxes of a request: one result per item, in order.
 func (e *Edge) create(ctx context.Context, req *dsecv1.CreateResolvedRequest) ([]*dsecv1.CreateResult, error) {
-	p, err := e.check(req)
+	count, err := checkCount(req.GetCreate())
 	if err != nil {
 		return nil, err
 	}
-	count := int(req.GetCreate().GetCount())
+	c, end, err := e.beginCreation(ctx, req.KeyId, req.GetCreate().GetIdempotencyKey(), count, createBody(req))
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return e.createAll(ctx, req, c)
+}
+
+func checkCount(req *dsecv1.CreateSandboxRequest) (int, error) {
+	count := int(req.GetCount())
 	if count == 0 {
 		count = 1
 	}
 	if count < 1 || count > maxBatch {
-		return nil, invalid("count is %d: want 1 to %d", count, maxBatch)
+		return 0, invalid("count is %d: want 1 to %d", count, maxBatch)
 	}
-	key := req.GetCreate().GetIdempotencyKey()
+	return count, nil
+}
+
+// beginCreation notes what is asked for; under a key it may have been made before. end must follow. Error:
+// ErrAlreadyExists when the key was used with another body.
+func (e *Edge) beginCreation(ctx context.Context, keyID, key string, count int, body proto.Message) (c *creation, end func(), err error) {
 	if len(key) > maxKeyLength {
-		return nil, invalid("idempotency key of %d bytes: want at most %d", len(key), maxKeyLength)
+		return nil, nil, invalid("idempotency key of %d bytes: want at most %d", len(key), maxKeyLength)
 	}
-	c := &creation{ids: make([]string, count)}
-	if key != "" {
-		hash, err := e.bodyHash(req)
-		if err != nil {
-			return nil, err
-		}
-		if c, err = e.keys.begin(ctx, scoped(req.KeyId, key), hash, count); err != nil {
-			return nil, err
-		}
-		defer e.keys.end(c)
+	if key == "" {
+		return &creation{ids: make([]string, count)}, func() {}, nil
+	}
+	hash, err := e.bodyHash(keyID, key, body)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c, err = e.keys.begin(ctx, scoped(keyID, key), hash, count); err != nil {
+		return nil, nil, err
+	}
+	return c, func() { e.keys.end(c) }, nil
+}
+
+// createAll makes what the creation lacks.
+func (e *Edge) createAll(ctx context.Context, req *dsecv1.CreateResolvedRequest, c *creation) ([]*dsecv1.CreateResult, error) {
+	if !slices.Contains(c.ids, "") {
+		return e.createItems(ctx, nil, req, c)
+	}
+	chain, done, err := e.fromSnapshot(req)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	p, err := e.check(req)
+	if err != nil {
+		return nil, err
+	}
+	p.setSnapshots(chain)
+	if c.busy != nil {
 		// Whoever repeats the request gets what is made from now on, even if this caller goes away.
 		return e.createItems(context.WithoutCancel(ctx), p, req, c)
 	}
@@ -185,7 +219,9 @@ func (e *Edge) begin(p *plan, req *dsecv1.CreateResolvedRequest, c *creation, it
 		BootId: e.cfg.Clock.BootID, Spec: p.public, SecretNames: p.secrets, Layers: p.layers, KeyId: req.KeyId,
 		IdempotencyKey: req.GetCreate().GetIdempotencyKey(), BodyHash: c.hash, Item: int32(item), Count: int32(len(c.ids)),
 		EnvBytes: p.env, Network: p.network, Project: req.Project,
+		Resolved: req.Layers, ImageEnv: req.ImageEnv, Snapshots: p.snapshots, NetworkDefaults: req.NetworkDefaults,
 	}
+	b.secrets = p.secretValues
 	b.entry = &record.Entry{Body: &record.Entry_Created{Created: b.created}}
 	if err := log.Append(b.entry); err != nil {
 		_ = log.Remove()
@@ -195,6 +231,7 @@ func (e *Edge) begin(p *plan, req *dsecv1.CreateResolvedRequest, c *creation, it
 		_ = log.Remove()
 		return nil, err
 	}
+	e.snapshots.use(p.snapshots)
 	return b, nil
 }
 
@@ -262,6 +299,7 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 
 // failCreation keeps the record of a creation that made nothing, unless it was refused for want of room.
 func (e *Edge) failCreation(b *box, cause error) {
+	e.snapshots.unuse(b.created.Snapshots)
 	var f *sandbox.Failure
 	if !errors.As(cause, &f) || errors.Is(cause, sandbox.ErrExhausted) {
 		if err := b.log.Remove(); err != nil {
@@ -323,18 +361,23 @@ func creationError(ctx context.Context, err error) error {
 	return fmt.Errorf("create sandbox: %w", sandbox.NewFailure(sandbox.KindInternal, "%v", err))
 }
 
-// bodyHash names what the caller asked for: all of it but the key, and not what names were resolved to, which
-// may differ when a request is repeated. It is salted, for the body holds secrets.
-func (e *Edge) bodyHash(req *dsecv1.CreateResolvedRequest) ([]byte, error) {
+// createBody is what a repeated request must have in common with the first: all of it but the key, and not what names
+// were resolved to, which may differ.
+func createBody(req *dsecv1.CreateResolvedRequest) proto.Message {
 	body := proto.Clone(req.GetCreate()).(*dsecv1.CreateSandboxRequest)
 	body.IdempotencyKey = ""
 	body.Count = max(1, body.Count) // 0 means 1
+	return body
+}
+
+// bodyHash names what the caller asked for. It is salted, for the body holds secrets.
+func (e *Edge) bodyHash(keyID, key string, body proto.Message) ([]byte, error) {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(body)
 	if err != nil {
 		return nil, fmt.Errorf("hash request: %w", err)
 	}
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\x00%s\x00%s\x00", e.cfg.ID, req.KeyId, req.GetCreate().GetIdempotencyKey())
+	fmt.Fprintf(h, "%s\x00%s\x00%s\x00", e.cfg.ID, keyID, key)
 	h.Write(b)
 	return h.Sum(nil), nil
 }

@@ -29,6 +29,8 @@ type Edge struct {
 	admit  *admission
 	tidy   tidy
 
+	snapshots *snapshots
+
 	programs  programs
 	ceilings  ceilings
 	netEvents chan NetworkEvent
@@ -64,6 +66,7 @@ func New(cfg Config, backends map[sandbox.BackendName]sandbox.Backend, log *slog
 	e.programs.compiler = cfg.Network
 	e.admit = newAdmission(&e.cfg)
 	e.keys = newKeys(filepath.Join(cfg.StateDir, "keys"), cfg.Clock.Wall)
+	e.snapshots = newSnapshots(e)
 	e.timers = newTimers(cfg.Clock.Boot, (*box).fire)
 	if err := os.MkdirAll(e.recordDir(), 0o700); err != nil {
 		return nil, fmt.Errorf("edge: make state directory: %w", err)

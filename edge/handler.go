@@ -24,6 +24,7 @@ func (e *Edge) Handler() http.Handler {
 	mount := func(path string, h http.Handler) { mux.Handle(path, bounded(h)) }
 	mount(dsecv1connect.NewSandboxServiceHandler(boxes, opts...))
 	mount(dsecv1connect.NewEdgeServiceHandler(boxes, opts...))
+	mount(dsecv1connect.NewSnapshotServiceHandler(&snapshotAPI{e: e}, opts...))
 	mount(dsecv1connect.NewCommandServiceHandler(&commandAPI{e}, opts...))
 	mount(dsecv1connect.NewFileServiceHandler(&fileAPI{e}, opts...))
 	mount(dsecv1connect.NewNodeServiceHandler(&nodeAPI{e}, opts...))

@@ -28,6 +28,9 @@ func (e *Edge) Recover(ctx context.Context) error {
 	if err := e.keys.load(); err != nil {
 		return err
 	}
+	if err := e.snapshots.load(); err != nil {
+		return fmt.Errorf("read the records of snapshots: %w", err)
+	}
 	entries, err := os.ReadDir(e.recordDir())
 	if err != nil {
 		return fmt.Errorf("list sandboxes: %w", err)
@@ -69,6 +72,9 @@ func (e *Edge) Recover(ctx context.Context) error {
 		for _, what := range removed {
 			e.log.Info("removed what an earlier process left", "backend", name, "what", what)
 		}
+	}
+	if len(unreadable.m) == 0 { // else one of them may need what looks unneeded
+		e.snapshots.settle()
 	}
 	return nil
 }
@@ -172,6 +178,9 @@ func (e *Edge) recoverDamaged(name string, h *history, cause error) error {
 func (e *Edge) takeUp(ctx context.Context, b *box, h *history) error {
 	if h.ready {
 		e.restoreKey(b)
+	}
+	if h.ready && !h.ended {
+		e.snapshots.use(h.created.Snapshots)
 	}
 	switch {
 	case !h.readyOrEnded():

@@ -30,6 +30,9 @@ const (
 type plan struct {
 	public  *dsecv1.SandboxSpec // with defaults, without secrets
 	secrets []string            // names
+	// secretValues are never stored: a fork gets them while this process lives.
+	secretValues map[string]string
+	snapshots    []string // above the layers, bottom to top
 	machine sandbox.Spec        // without id
 	layers  []string
 	backend sandbox.Backend
@@ -55,7 +58,7 @@ func (e *Edge) check(req *dsecv1.CreateResolvedRequest) (*plan, error) {
 	}
 	secrets := public.Secrets
 	public.Secrets = nil
-	p := &plan{public: public, secrets: slices.Sorted(maps.Keys(secrets))}
+	p := &plan{public: public, secrets: slices.Sorted(maps.Keys(secrets)), secretValues: secrets}
 	if public.Backend == dsecv1.Backend_BACKEND_UNSPECIFIED {
 		public.Backend = backendProto(e.cfg.DefaultBackend)
 	}
@@ -109,6 +112,14 @@ func (e *Edge) check(req *dsecv1.CreateResolvedRequest) (*plan, error) {
 		p.layers = append(p.layers, l.Digest)
 	}
 	return p, nil
+}
+
+// setSnapshots puts snapshots above the layers.
+func (p *plan) setSnapshots(chain []string) {
+	p.snapshots = chain
+	for _, id := range chain {
+		p.machine.Snapshots = append(p.machine.Snapshots, sandbox.SnapshotID(id))
+	}
 }
 
 func (e *Edge) checkTimes(p *plan) error {

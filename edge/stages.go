@@ -28,6 +28,12 @@ func newStages() *stages { return &stages{by: map[string]*histogram{}} }
 // took adds the time since start to a stage and returns the time now, where the next stage begins.
 func (s *stages) took(stage string, start time.Time) time.Time {
 	now := time.Now()
+	s.add(stage, now.Sub(start))
+	return now
+}
+
+// add counts one passage of a stage that took d.
+func (s *stages) add(stage string, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.by[stage]
@@ -37,8 +43,7 @@ func (s *stages) took(stage string, start time.Time) time.Time {
 		s.order = append(s.order, stage)
 	}
 	h.count++
-	h.buckets[bucketOf(now.Sub(start))]++
-	return now
+	h.buckets[bucketOf(d)]++
 }
 
 func bucketOf(d time.Duration) int {

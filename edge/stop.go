@@ -94,6 +94,8 @@ func (b *box) finish(f *sandbox.Failure) {
 	close(b.gone)
 	b.mu.Unlock()
 	b.e.log.Info("sandbox ended", "sandbox", b.id, "kind", f.Kind, "blame", f.Blame, "reason", f.Message)
+	b.e.snapshots.unuse(b.created.Snapshots)
+	b.e.snapshots.ended(b.id)
 	b.e.admit.gone()
 	b.e.retire(b)
 }

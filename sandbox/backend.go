@@ -15,6 +15,7 @@ type Capabilities struct {
 	DiskQuota    bool
 	CommandGroup bool // each command has a cgroup made by the host
 	Network      bool // instances can have one
+	Snapshot     bool // disks of running instances can be kept: the Backend is a Snapshotter
 	Real         bool // runs real programs (the fake does not)
 }
 

@@ -50,7 +50,8 @@ type LayerRef struct {
 type Spec struct {
 	ID              ID // chosen by the Backend when empty (image-agnostic shells carry theirs already)
 	Backend         BackendName
-	Layers          []LayerRef // bottom to top
+	Layers          []LayerRef   // bottom to top
+	Snapshots       []SnapshotID // above the layers, bottom to top: what sandboxes that this one was forked from had written
 	Limits          Limits
 	Hostname        string   // empty = the id
 	Env             []string // NAME=value: image, sandbox and secrets merged; default environment of commands

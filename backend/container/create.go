@@ -70,7 +70,14 @@ func (d *Driver) claim(ctx context.Context, sh *shell, spec *sandbox.Spec) error
 	if err := failpoint.Hit("container/claim"); err != nil {
 		return err
 	}
-	root, err := d.compose(ctx, sh, spec.Layers)
+	hostname := string(sh.id)
+	if spec.Hostname != "" && spec.Hostname != hostname {
+		hostname = spec.Hostname
+		if err := sh.setHostname(hostname); err != nil {
+			return err
+		}
+	}
+	root, err := d.compose(ctx, sh, spec)
 	if err != nil {
 		return err
 	}
@@ -83,13 +90,6 @@ func (d *Driver) claim(ctx context.Context, sh *shell, spec *sandbox.Spec) error
 			return err
 		}
 		d.expect(spec.Limits)
-	}
-	hostname := string(sh.id)
-	if spec.Hostname != "" && spec.Hostname != hostname {
-		hostname = spec.Hostname
-		if err := sh.setHostname(hostname); err != nil {
-			return err
-		}
 	}
 	d.observe("limit", time.Since(t))
 	if spec.Network != nil {

@@ -276,7 +276,7 @@ func (d *Driver) Name() sandbox.BackendName { return sandbox.BackendContainer }
 
 // Capabilities of containers.
 func (d *Driver) Capabilities() sandbox.Capabilities {
-	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Real: true, Network: d.cfg.Network != nil}
+	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Real: true, Network: d.cfg.Network != nil, Snapshot: true}
 }
 
 // Warm is the number of shells that are ready.

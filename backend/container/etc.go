@@ -9,7 +9,8 @@ import (
 const (
 	// No network, no resolver: a name that /etc/hosts lacks fails at once instead of after a timeout.
 	noResolver = "# This sandbox has loopback only.\noptions timeout:1 attempts:1\n"
-	hostsHead  = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t"
+	hostsHead  = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" + hostsName
+	hostsName  = "127.0.1.1\t"
 )
 
 // writeEtc puts them into the upper layer; ids on disk are the sandbox's.

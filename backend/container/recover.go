@@ -64,6 +64,9 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 	if err != nil {
 		return nil, err
 	}
+	if err := d.sweepFlushes(layers); err != nil {
+		return nil, err
+	}
 	for _, n := range append(groups, layers...) {
 		seen[n] = true
 	}

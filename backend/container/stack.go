@@ -182,9 +182,16 @@ func (c *mounts) mount(ctx context.Context, d layer.Digest) (*mounted, error) {
 
 // compose makes the sandbox's root: an overlay of the layers, seen through the shell's ids, and its writable
 // layer. It returns a detached mount.
-func (d *Driver) compose(ctx context.Context, sh *shell, refs []sandbox.LayerRef) (*os.File, error) {
+func (d *Driver) compose(ctx context.Context, sh *shell, spec *sandbox.Spec) (*os.File, error) {
+	refs := spec.Layers
 	o := &linux.Overlay{Writable: sh.own, Upper: sh.upper, Work: sh.work}
 	var etc etcInfo
+	snaps, err := d.lowerSnapshots(sh, spec.Snapshots, &etc)
+	defer closeAll(snaps) // the overlay keeps them
+	if err != nil {
+		return nil, err
+	}
+	o.Lower = append(o.Lower, snaps...)
 	for i := len(refs) - 1; i >= 0; i-- { // overlayfs wants the top first
 		m, err := d.mounts.get(ctx, layer.Digest(refs[i].Digest))
 		if err != nil {
@@ -203,6 +210,11 @@ func (d *Driver) compose(ctx context.Context, sh *shell, refs []sandbox.LayerRef
 	}
 	if err := sh.fitEtc(etc); err != nil {
 		return nil, err
+	}
+	if n := len(spec.Snapshots); n > 0 {
+		if err := d.inheritHosts(sh, spec.Snapshots[n-1]); err != nil {
+			return nil, err
+		}
 	}
 	o.Options = []linux.Option{
 		{Key: "redirect_dir", Value: "off"},

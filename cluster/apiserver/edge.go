@@ -38,6 +38,7 @@ type Edge struct {
 	Node      dsecv1connect.NodeServiceClient
 	Sandboxes dsecv1connect.SandboxServiceClient
 	Calls     dsecv1connect.FnCallServiceClient
+	Snapshots dsecv1connect.SnapshotServiceClient
 }
 
 // dialTimeout is long for a socket that exists and short for a person who waits.
@@ -58,6 +59,7 @@ func newEdge(endpoint string) (*Edge, error) {
 	e.Node = dsecv1connect.NewNodeServiceClient(hc, base, uncompressed)
 	e.Sandboxes = dsecv1connect.NewSandboxServiceClient(hc, base, uncompressed)
 	e.Calls = dsecv1connect.NewFnCallServiceClient(hc, base, uncompressed)
+	e.Snapshots = dsecv1connect.NewSnapshotServiceClient(hc, base, uncompressed)
 	return e, nil
 }
 

@@ -37,7 +37,9 @@ func (sb sandboxService) CreateSandbox(ctx context.Context, r *dsecv1.CreateSand
 	}
 	req := &dsecv1.CreateResolvedRequest{Create: r, KeyId: keyOf(ctx).ID}
 	// The fake driver mounts nothing: it alone may do without an environment.
-	if env := r.GetSpec().GetEnvironment(); r.GetSpec().GetBackend() != dsecv1.Backend_BACKEND_FAKE || proto.Size(env) > 0 {
+	if env := r.GetSpec().GetEnvironment(); env.GetSnapshot() != "" {
+		return sb.fromSnapshot(ctx, req)
+	} else if r.GetSpec().GetBackend() != dsecv1.Backend_BACKEND_FAKE || proto.Size(env) > 0 {
 		found, err := sb.s.o.Catalogue.Resolve(ctx, env)
 		if err != nil {
 			return nil, connectError(err)
@@ -50,11 +52,25 @@ func (sb sandboxService) CreateSandbox(ctx context.Context, r *dsecv1.CreateSand
 	if err != nil {
 		return nil, connectError(err)
 	}
+	return create(ctx, e, req)
+}
+
+// fromSnapshot creates where the snapshot is.
+func (sb sandboxService) fromSnapshot(ctx context.Context, req *dsecv1.CreateResolvedRequest) (*dsecv1.CreateSandboxResponse, error) {
+	e, err := sb.s.snapshotEdge(ctx, req.GetCreate().GetSpec().GetEnvironment().GetSnapshot())
+	if err != nil {
+		return nil, connectError(err)
+	}
+	return create(ctx, e, req)
+}
+
+// create has an edge create.
+func create(ctx context.Context, e *Edge, req *dsecv1.CreateResolvedRequest) (*dsecv1.CreateSandboxResponse, error) {
 	resp, err := e.Admin.CreateResolved(ctx, req)
 	if err != nil {
 		return nil, connectError(e.answered(ctx, err))
 	}
-	if ctx.Err() != nil && r.GetIdempotencyKey() == "" {
+	if ctx.Err() != nil && req.GetCreate().GetIdempotencyKey() == "" {
 		e.stopUnknown(ctx, resp.GetResponse())
 	}
 	return resp.GetResponse(), nil

@@ -115,6 +115,7 @@ func (s *Server) Handler() http.Handler {
 			sandboxes.ServeHTTP(w, r)
 		}
 	})
+	s.handleSnapshots(api, opts)
 	api.HandleFunc("/"+dsecv1connect.CommandServiceName+"/", s.forwardRPC)
 	api.HandleFunc("/"+dsecv1connect.FileServiceName+"/", s.forwardRPC)
 	api.HandleFunc("/"+dsecv1connect.NodeServiceName+"/", s.forwardNode)

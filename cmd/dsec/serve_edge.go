@@ -7,11 +7,14 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
 	"github.com/opendsec/dsec/edge"
 	"github.com/opendsec/dsec/internal/linux/feature"
 	netnode "github.com/opendsec/dsec/policy/network/node"
@@ -71,7 +74,7 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 	if err != nil {
 		return fmt.Errorf("start driver %s: %w", name, err)
 	}
-	cfg := edge.Config{ID: id, StateDir: d.path("edge"), Version: buildVersion(), DefaultBackend: name}
+	cfg := edge.Config{ID: id, StateDir: d.path("edge"), Version: buildVersion(), DefaultBackend: name, Packer: packer(d)}
 	if net != nil {
 		c := net.Compiler()
 		cfg.Network = &c
@@ -123,6 +126,15 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 	}
 	log.Info("serves", "edge", id, "socket", d.socket("edge"))
 	return serveUnix(ctx, d.socket("edge"), handler, log)
+}
+
+// packer is the connection to blobd for packs; nothing is opened yet.
+func packer(d stateDir) dsecv1connect.PackServiceClient {
+	var dialer net.Dialer
+	hc := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "unix", d.socket("blobd"))
+	}}}
+	return dsecv1connect.NewPackServiceClient(hc, "http://local")
 }
 
 // edgeID reads the node's id, or draws it once and for all: sandbox ids encode it.

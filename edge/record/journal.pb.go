@@ -342,10 +342,16 @@ type Created struct {
 	// The sandbox's environment that its commands get counts against the bound of arguments: its size in bytes.
 	EnvBytes int64 `protobuf:"varint,10,opt,name=env_bytes,json=envBytes,proto3" json:"env_bytes,omitempty"`
 	// Absent without a network. Records of older versions have none: there, spec.network_rules say it all.
-	Network       *NetworkAsked `protobuf:"bytes,11,opt,name=network,proto3" json:"network,omitempty"`
-	Project       string        `protobuf:"bytes,12,opt,name=project,proto3" json:"project,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Network *NetworkAsked `protobuf:"bytes,11,opt,name=network,proto3" json:"network,omitempty"`
+	Project string        `protobuf:"bytes,12,opt,name=project,proto3" json:"project,omitempty"`
+	// What a fork needs to be like this one.
+	Resolved []*v1.ResolvedLayer `protobuf:"bytes,21,rep,name=resolved,proto3" json:"resolved,omitempty"`
+	ImageEnv []string            `protobuf:"bytes,22,rep,name=image_env,json=imageEnv,proto3" json:"image_env,omitempty"`
+	// Above the layers, bottom to top: ids.
+	Snapshots       []string           `protobuf:"bytes,23,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
+	NetworkDefaults []*v1.NetworkLayer `protobuf:"bytes,24,rep,name=network_defaults,json=networkDefaults,proto3" json:"network_defaults,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Created) Reset() {
@@ -460,6 +466,34 @@ func (x *Created) GetProject() string {
 		return x.Project
 	}
 	return ""
+}
+
+func (x *Created) GetResolved() []*v1.ResolvedLayer {
+	if x != nil {
+		return x.Resolved
+	}
+	return nil
+}
+
+func (x *Created) GetImageEnv() []string {
+	if x != nil {
+		return x.ImageEnv
+	}
+	return nil
+}
+
+func (x *Created) GetSnapshots() []string {
+	if x != nil {
+		return x.Snapshots
+	}
+	return nil
+}
+
+func (x *Created) GetNetworkDefaults() []*v1.NetworkLayer {
+	if x != nil {
+		return x.NetworkDefaults
+	}
+	return nil
 }
 
 type Ready struct {
@@ -1047,11 +1081,108 @@ func (x *Note) GetAttributes() map[string]string {
 	return nil
 }
 
+// Snapshot is the record of a snapshot, in a file of its own.
+type Snapshot struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Public *v1.Snapshot           `protobuf:"bytes,1,opt,name=public,proto3" json:"public,omitempty"`
+	BootId string                 `protobuf:"bytes,2,opt,name=boot_id,json=bootId,proto3" json:"boot_id,omitempty"`
+	// The sandbox it was taken of, as created.
+	Created *Created `protobuf:"bytes,3,opt,name=created,proto3" json:"created,omitempty"`
+	// False: it is being made.
+	Ready bool `protobuf:"varint,4,opt,name=ready,proto3" json:"ready,omitempty"`
+	// Of an incremental pack: the layers of the sandbox's packs so far.
+	Pack   bool     `protobuf:"varint,5,opt,name=pack,proto3" json:"pack,omitempty"`
+	Packed []string `protobuf:"bytes,6,rep,name=packed,proto3" json:"packed,omitempty"`
+	// It was deleted, and is there for its children alone.
+	Deleted       bool `protobuf:"varint,7,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Snapshot) Reset() {
+	*x = Snapshot{}
+	mi := &file_journal_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Snapshot) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Snapshot) ProtoMessage() {}
+
+func (x *Snapshot) ProtoReflect() protoreflect.Message {
+	mi := &file_journal_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Snapshot.ProtoReflect.Descriptor instead.
+func (*Snapshot) Descriptor() ([]byte, []int) {
+	return file_journal_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Snapshot) GetPublic() *v1.Snapshot {
+	if x != nil {
+		return x.Public
+	}
+	return nil
+}
+
+func (x *Snapshot) GetBootId() string {
+	if x != nil {
+		return x.BootId
+	}
+	return ""
+}
+
+func (x *Snapshot) GetCreated() *Created {
+	if x != nil {
+		return x.Created
+	}
+	return nil
+}
+
+func (x *Snapshot) GetReady() bool {
+	if x != nil {
+		return x.Ready
+	}
+	return false
+}
+
+func (x *Snapshot) GetPack() bool {
+	if x != nil {
+		return x.Pack
+	}
+	return false
+}
+
+func (x *Snapshot) GetPacked() []string {
+	if x != nil {
+		return x.Packed
+	}
+	return nil
+}
+
+func (x *Snapshot) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
+}
+
 var File_journal_proto protoreflect.FileDescriptor
 
 const file_journal_proto_rawDesc = "" +
 	"\n" +
-	"\rjournal.proto\x12\x0edsec.record.v1\x1a\x15dsec/v1/command.proto\x1a\x15dsec/v1/sandbox.proto\"\xec\x06\n" +
+	"\rjournal.proto\x12\x0edsec.record.v1\x1a\x13dsec/v1/admin.proto\x1a\x15dsec/v1/command.proto\x1a\x15dsec/v1/sandbox.proto\x1a\x16dsec/v1/snapshot.proto\"\xec\x06\n" +
 	"\x05Entry\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12\x1d\n" +
 	"\n" +
@@ -1075,7 +1206,7 @@ const file_journal_proto_rawDesc = "" +
 	"checkpoint\x18\x1e \x01(\v2\x1a.dsec.record.v1.CheckpointH\x00R\n" +
 	"checkpoint\x12*\n" +
 	"\x04note\x18\x1f \x01(\v2\x14.dsec.record.v1.NoteH\x00R\x04noteB\x06\n" +
-	"\x04body\"\xfd\x02\n" +
+	"\x04body\"\xae\x04\n" +
 	"\aCreated\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12(\n" +
 	"\x04spec\x18\x02 \x01(\v2\x14.dsec.v1.SandboxSpecR\x04spec\x12!\n" +
@@ -1089,7 +1220,11 @@ const file_journal_proto_rawDesc = "" +
 	"\tenv_bytes\x18\n" +
 	" \x01(\x03R\benvBytes\x126\n" +
 	"\anetwork\x18\v \x01(\v2\x1c.dsec.record.v1.NetworkAskedR\anetwork\x12\x18\n" +
-	"\aproject\x18\f \x01(\tR\aproject\"[\n" +
+	"\aproject\x18\f \x01(\tR\aproject\x122\n" +
+	"\bresolved\x18\x15 \x03(\v2\x16.dsec.v1.ResolvedLayerR\bresolved\x12\x1b\n" +
+	"\timage_env\x18\x16 \x03(\tR\bimageEnv\x12\x1c\n" +
+	"\tsnapshots\x18\x17 \x03(\tR\tsnapshots\x12@\n" +
+	"\x10network_defaults\x18\x18 \x03(\v2\x15.dsec.v1.NetworkLayerR\x0fnetworkDefaults\"[\n" +
 	"\x05Ready\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\fR\x06handle\x12\x1b\n" +
 	"\tttl_nanos\x18\x02 \x01(\x03R\bttlNanos\x12\x1d\n" +
@@ -1145,7 +1280,15 @@ const file_journal_proto_rawDesc = "" +
 	"attributes\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B&Z$github.com/opendsec/dsec/edge/recordb\x06proto3"
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdd\x01\n" +
+	"\bSnapshot\x12)\n" +
+	"\x06public\x18\x01 \x01(\v2\x11.dsec.v1.SnapshotR\x06public\x12\x17\n" +
+	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x121\n" +
+	"\acreated\x18\x03 \x01(\v2\x17.dsec.record.v1.CreatedR\acreated\x12\x14\n" +
+	"\x05ready\x18\x04 \x01(\bR\x05ready\x12\x12\n" +
+	"\x04pack\x18\x05 \x01(\bR\x04pack\x12\x16\n" +
+	"\x06packed\x18\x06 \x03(\tR\x06packed\x12\x18\n" +
+	"\adeleted\x18\a \x01(\bR\adeletedB&Z$github.com/opendsec/dsec/edge/recordb\x06proto3"
 
 var (
 	file_journal_proto_rawDescOnce sync.Once
@@ -1159,7 +1302,7 @@ func file_journal_proto_rawDescGZIP() []byte {
 	return file_journal_proto_rawDescData
 }
 
-var file_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_journal_proto_goTypes = []any{
 	(*Entry)(nil),            // 0: dsec.record.v1.Entry
 	(*Created)(nil),          // 1: dsec.record.v1.Created
@@ -1172,14 +1315,17 @@ var file_journal_proto_goTypes = []any{
 	(*Ended)(nil),            // 8: dsec.record.v1.Ended
 	(*Checkpoint)(nil),       // 9: dsec.record.v1.Checkpoint
 	(*Note)(nil),             // 10: dsec.record.v1.Note
-	nil,                      // 11: dsec.record.v1.Note.AttributesEntry
-	(*v1.Command)(nil),       // 12: dsec.v1.Command
-	(*v1.Session)(nil),       // 13: dsec.v1.Session
-	(*v1.SandboxSpec)(nil),   // 14: dsec.v1.SandboxSpec
-	(*v1.NetworkRule)(nil),   // 15: dsec.v1.NetworkRule
-	(*v1.NetworkLimits)(nil), // 16: dsec.v1.NetworkLimits
+	(*Snapshot)(nil),         // 11: dsec.record.v1.Snapshot
+	nil,                      // 12: dsec.record.v1.Note.AttributesEntry
+	(*v1.Command)(nil),       // 13: dsec.v1.Command
+	(*v1.Session)(nil),       // 14: dsec.v1.Session
+	(*v1.SandboxSpec)(nil),   // 15: dsec.v1.SandboxSpec
+	(*v1.ResolvedLayer)(nil), // 16: dsec.v1.ResolvedLayer
 	(*v1.NetworkLayer)(nil),  // 17: dsec.v1.NetworkLayer
-	(*v1.Failure)(nil),       // 18: dsec.v1.Failure
+	(*v1.NetworkRule)(nil),   // 18: dsec.v1.NetworkRule
+	(*v1.NetworkLimits)(nil), // 19: dsec.v1.NetworkLimits
+	(*v1.Failure)(nil),       // 20: dsec.v1.Failure
+	(*v1.Snapshot)(nil),      // 21: dsec.v1.Snapshot
 }
 var file_journal_proto_depIdxs = []int32{
 	1,  // 0: dsec.record.v1.Entry.created:type_name -> dsec.record.v1.Created
@@ -1190,29 +1336,33 @@ var file_journal_proto_depIdxs = []int32{
 	7,  // 5: dsec.record.v1.Entry.stopping:type_name -> dsec.record.v1.Stopping
 	8,  // 6: dsec.record.v1.Entry.ended:type_name -> dsec.record.v1.Ended
 	6,  // 7: dsec.record.v1.Entry.network_asked:type_name -> dsec.record.v1.NetworkAsked
-	12, // 8: dsec.record.v1.Entry.command_started:type_name -> dsec.v1.Command
-	12, // 9: dsec.record.v1.Entry.command_ended:type_name -> dsec.v1.Command
-	13, // 10: dsec.record.v1.Entry.session_opened:type_name -> dsec.v1.Session
-	13, // 11: dsec.record.v1.Entry.session_ended:type_name -> dsec.v1.Session
+	13, // 8: dsec.record.v1.Entry.command_started:type_name -> dsec.v1.Command
+	13, // 9: dsec.record.v1.Entry.command_ended:type_name -> dsec.v1.Command
+	14, // 10: dsec.record.v1.Entry.session_opened:type_name -> dsec.v1.Session
+	14, // 11: dsec.record.v1.Entry.session_ended:type_name -> dsec.v1.Session
 	9,  // 12: dsec.record.v1.Entry.checkpoint:type_name -> dsec.record.v1.Checkpoint
 	10, // 13: dsec.record.v1.Entry.note:type_name -> dsec.record.v1.Note
-	14, // 14: dsec.record.v1.Created.spec:type_name -> dsec.v1.SandboxSpec
+	15, // 14: dsec.record.v1.Created.spec:type_name -> dsec.v1.SandboxSpec
 	6,  // 15: dsec.record.v1.Created.network:type_name -> dsec.record.v1.NetworkAsked
-	15, // 16: dsec.record.v1.NetworkAsked.rules:type_name -> dsec.v1.NetworkRule
-	16, // 17: dsec.record.v1.NetworkAsked.limits:type_name -> dsec.v1.NetworkLimits
-	17, // 18: dsec.record.v1.NetworkAsked.environment:type_name -> dsec.v1.NetworkLayer
-	17, // 19: dsec.record.v1.NetworkAsked.ceiling:type_name -> dsec.v1.NetworkLayer
-	18, // 20: dsec.record.v1.Stopping.failure:type_name -> dsec.v1.Failure
-	18, // 21: dsec.record.v1.Ended.failure:type_name -> dsec.v1.Failure
-	18, // 22: dsec.record.v1.Checkpoint.failure:type_name -> dsec.v1.Failure
-	13, // 23: dsec.record.v1.Checkpoint.sessions:type_name -> dsec.v1.Session
-	6,  // 24: dsec.record.v1.Checkpoint.network:type_name -> dsec.record.v1.NetworkAsked
-	11, // 25: dsec.record.v1.Note.attributes:type_name -> dsec.record.v1.Note.AttributesEntry
-	26, // [26:26] is the sub-list for method output_type
-	26, // [26:26] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	16, // 16: dsec.record.v1.Created.resolved:type_name -> dsec.v1.ResolvedLayer
+	17, // 17: dsec.record.v1.Created.network_defaults:type_name -> dsec.v1.NetworkLayer
+	18, // 18: dsec.record.v1.NetworkAsked.rules:type_name -> dsec.v1.NetworkRule
+	19, // 19: dsec.record.v1.NetworkAsked.limits:type_name -> dsec.v1.NetworkLimits
+	17, // 20: dsec.record.v1.NetworkAsked.environment:type_name -> dsec.v1.NetworkLayer
+	17, // 21: dsec.record.v1.NetworkAsked.ceiling:type_name -> dsec.v1.NetworkLayer
+	20, // 22: dsec.record.v1.Stopping.failure:type_name -> dsec.v1.Failure
+	20, // 23: dsec.record.v1.Ended.failure:type_name -> dsec.v1.Failure
+	20, // 24: dsec.record.v1.Checkpoint.failure:type_name -> dsec.v1.Failure
+	14, // 25: dsec.record.v1.Checkpoint.sessions:type_name -> dsec.v1.Session
+	6,  // 26: dsec.record.v1.Checkpoint.network:type_name -> dsec.record.v1.NetworkAsked
+	12, // 27: dsec.record.v1.Note.attributes:type_name -> dsec.record.v1.Note.AttributesEntry
+	21, // 28: dsec.record.v1.Snapshot.public:type_name -> dsec.v1.Snapshot
+	1,  // 29: dsec.record.v1.Snapshot.created:type_name -> dsec.record.v1.Created
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_journal_proto_init() }
@@ -1243,7 +1393,7 @@ func file_journal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_journal_proto_rawDesc), len(file_journal_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -23,3 +23,6 @@ func ProbeRoom(dir *os.File, size int64) (quota, full bool, err error) {
 	}
 	return false, false, err
 }
+
+// NoRoom tells whether an error says that a disk or a quota is full.
+func NoRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

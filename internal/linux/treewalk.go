@@ -15,6 +15,8 @@ type FileInfo struct {
 	UID, GID     uint32
 	Mtime        int64 // seconds since 1970
 	MtimeNsec    uint32
+	Ctime        int64 // seconds since 1970
+	CtimeNsec    uint32
 	Size         int64
 	Nlink        uint64
 	Dev, Ino     uint64
@@ -55,6 +57,27 @@ func OpenObjectAt(dir *os.File, name string) (*os.File, FileInfo, error) {
 	return os.NewFile(uintptr(fd), full), fileInfo(&st), nil
 }
 
+// OpenRegularAt opens a regular file beneath dir for reading; no symbolic links are followed, and nothing else is opened.
+func OpenRegularAt(dir *os.File, path string) (*os.File, error) {
+	named, err := OpenAt(dir, path)
+	if err != nil {
+		return nil, err
+	}
+	defer named.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(named.Fd()), &st); err != nil {
+		return nil, &os.PathError{Op: "fstat", Path: named.Name(), Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, &os.PathError{Op: "open", Path: named.Name(), Err: unix.EINVAL}
+	}
+	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", named.Fd())) // the very object that was looked at
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: named.Name(), Err: err}
+	}
+	return f, nil
+}
+
 // Stat describes an open file.
 func Stat(f *os.File) (FileInfo, error) {
 	var st unix.Stat_t
@@ -76,7 +99,7 @@ func Lstat(path string) (FileInfo, error) {
 func fileInfo(st *unix.Stat_t) FileInfo {
 	return FileInfo{
 		Mode: st.Mode, UID: st.Uid, GID: st.Gid,
-		Mtime: st.Mtim.Sec, MtimeNsec: uint32(st.Mtim.Nsec),
+		Mtime: st.Mtim.Sec, MtimeNsec: uint32(st.Mtim.Nsec), Ctime: st.Ctim.Sec, CtimeNsec: uint32(st.Ctim.Nsec),
 		Size: st.Size, Nlink: uint64(st.Nlink), Dev: uint64(st.Dev), Ino: st.Ino,
 		Major: unix.Major(st.Rdev), Minor: unix.Minor(st.Rdev),
 	}

@@ -88,6 +88,7 @@ func New(store layer.FileStore, o Options) http.Handler {
 	path, rpc := dsecv1connect.NewLayerServiceHandler(s)
 	mux.Handle(path, rpc)
 	mux.Handle(dsecv1connect.NewStoreServiceHandler(stored{s}))
+	mux.Handle(dsecv1connect.NewPackServiceHandler(packs{s}))
 	mux.HandleFunc("PUT /v1/layers", s.upload)
 	mux.HandleFunc("DELETE /v1/layers/{digest}", s.remove)
 	mux.HandleFunc("POST /v1/layers/{digest}/keep", s.keep)
@@ -104,6 +105,8 @@ type job struct {
 	name   string
 	prefix string
 	source string
+	// overlay: the content is what an overlay has written.
+	overlay bool
 	// fill adds the content; dir is for its temporary files.
 	fill func(ctx context.Context, b *tree.Builder, dir string, p oci.Progress) (layer.Config, error)
 }
@@ -183,7 +186,7 @@ func (s *service) make(ctx context.Context, j *job, p oci.Progress) (*dsecv1.Lay
 	if err := errors.Join(os.Mkdir(made, 0o700), os.Mkdir(tmp, 0o700)); err != nil {
 		return nil, false, err
 	}
-	b, err := tree.New(made, tree.Options{Prefix: j.prefix, Devices: tree.SkipDevices, Limits: s.o.Limits, MinFree: s.o.MinFree})
+	b, err := tree.New(made, tree.Options{Prefix: j.prefix, Devices: tree.SkipDevices, Overlay: j.overlay, Limits: s.o.Limits, MinFree: s.o.MinFree})
 	if err != nil {
 		return nil, false, err
 	}

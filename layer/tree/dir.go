@@ -82,16 +82,21 @@ func (w *dirWalk) object(ctx context.Context, dir *os.File, name string, parts [
 	if err := w.b.count(name, nil); err != nil {
 		return err
 	}
-	kind := st.Mode & erofs.TypeMask
-	if kind == erofs.TypeDir {
+	if st.Mode&erofs.TypeMask == erofs.TypeDir {
 		return w.dir(ctx, f, st, parts)
 	}
+	return w.file(ctx, f, st, parts, w.b.place)
+}
+
+// file puts what is no directory into place, unless it is nothing that a layer holds.
+func (w *dirWalk) file(ctx context.Context, f *os.File, st linux.FileInfo, parts []string, place func([]string, *erofs.Inode) error) error {
+	kind := st.Mode & erofs.TypeMask
 	if kind == erofs.TypeSocket {
 		w.b.stats.SkippedSockets++
 		return nil
 	}
 	if i := w.links[st.Ino]; i != nil && st.Nlink > 1 {
-		return w.b.place(parts, i)
+		return place(parts, i)
 	}
 	i, err := w.inode(f, st)
 	if err != nil {
@@ -119,7 +124,7 @@ func (w *dirWalk) object(ctx context.Context, dir *os.File, name string, parts [
 	if st.Nlink > 1 {
 		w.links[st.Ino] = i
 	}
-	return w.b.place(parts, i)
+	return place(parts, i)
 }
 
 func (w *dirWalk) content(ctx context.Context, f *os.File, size int64) ([]erofs.Extent, error) {

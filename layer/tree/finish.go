@@ -82,10 +82,25 @@ func freeze(root *node) (*erofs.Inode, int64) {
 		}
 		names += int64(len(n.children))
 		n.children = nil
+		markWhiteouts(n.inode)
 		slices.SortFunc(n.inode.Entries, func(a, b erofs.Dirent) int { return strings.Compare(a.Name, b.Name) })
 	}
 	return root.inode, names
 }
+
+// markWhiteouts marks a directory that holds whiteouts. Where overlayfs has nothing to merge it with, on another base or
+// below an opaque directory, it would list them as names that cannot be opened; the mark makes it look.
+func markWhiteouts(dir *erofs.Inode) {
+	if !dir.IsDir() || slices.ContainsFunc(dir.Xattrs, func(x erofs.Xattr) bool { return x.Name == originXattr }) ||
+		!slices.ContainsFunc(dir.Entries, func(e erofs.Dirent) bool { return e.Inode.IsWhiteout() }) {
+		return
+	}
+	dir.Xattrs = append(dir.Xattrs, erofs.Xattr{Name: originXattr})
+	slices.SortFunc(dir.Xattrs, func(a, b erofs.Xattr) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// originXattr, empty, says "copied up from somewhere".
+const originXattr = "trusted.overlay.origin"
 
 // compact copies what files still refer to into a new blob. It returns nil when that is everything.
 func (b *Builder) compact(ctx context.Context, root *erofs.Inode, size int64) (*layer.Blob, error) {

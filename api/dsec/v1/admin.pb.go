@@ -1037,6 +1037,94 @@ func (x *CheckNetworkResponse) GetWarnings() []string {
 	return nil
 }
 
+type PackRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pack          *PackDiffRequest       `protobuf:"bytes,1,opt,name=pack,proto3" json:"pack,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackRequest) Reset() {
+	*x = PackRequest{}
+	mi := &file_dsec_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackRequest) ProtoMessage() {}
+
+func (x *PackRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackRequest.ProtoReflect.Descriptor instead.
+func (*PackRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *PackRequest) GetPack() *PackDiffRequest {
+	if x != nil {
+		return x.Pack
+	}
+	return nil
+}
+
+type PackResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Step          *PackDiffResponse      `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackResponse) Reset() {
+	*x = PackResponse{}
+	mi := &file_dsec_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackResponse) ProtoMessage() {}
+
+func (x *PackResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackResponse.ProtoReflect.Descriptor instead.
+func (*PackResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *PackResponse) GetStep() *PackDiffResponse {
+	if x != nil {
+		return x.Step
+	}
+	return nil
+}
+
 type ResolvedLayer struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Digest string                 `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
@@ -1051,7 +1139,7 @@ type ResolvedLayer struct {
 
 func (x *ResolvedLayer) Reset() {
 	*x = ResolvedLayer{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[18]
+	mi := &file_dsec_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1063,7 +1151,7 @@ func (x *ResolvedLayer) String() string {
 func (*ResolvedLayer) ProtoMessage() {}
 
 func (x *ResolvedLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[18]
+	mi := &file_dsec_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1076,7 +1164,7 @@ func (x *ResolvedLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolvedLayer.ProtoReflect.Descriptor instead.
 func (*ResolvedLayer) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ResolvedLayer) GetDigest() string {
@@ -1129,7 +1217,7 @@ type ResolvedEnvironment struct {
 
 func (x *ResolvedEnvironment) Reset() {
 	*x = ResolvedEnvironment{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[19]
+	mi := &file_dsec_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1141,7 +1229,7 @@ func (x *ResolvedEnvironment) String() string {
 func (*ResolvedEnvironment) ProtoMessage() {}
 
 func (x *ResolvedEnvironment) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[19]
+	mi := &file_dsec_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1154,7 +1242,7 @@ func (x *ResolvedEnvironment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolvedEnvironment.ProtoReflect.Descriptor instead.
 func (*ResolvedEnvironment) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResolvedEnvironment) GetLayers() []*ResolvedLayer {
@@ -1201,7 +1289,7 @@ type CreateResolvedRequest struct {
 
 func (x *CreateResolvedRequest) Reset() {
 	*x = CreateResolvedRequest{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[20]
+	mi := &file_dsec_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1213,7 +1301,7 @@ func (x *CreateResolvedRequest) String() string {
 func (*CreateResolvedRequest) ProtoMessage() {}
 
 func (x *CreateResolvedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[20]
+	mi := &file_dsec_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1226,7 +1314,7 @@ func (x *CreateResolvedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResolvedRequest.ProtoReflect.Descriptor instead.
 func (*CreateResolvedRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CreateResolvedRequest) GetCreate() *CreateSandboxRequest {
@@ -1315,7 +1403,7 @@ type CreateResolvedResponse struct {
 
 func (x *CreateResolvedResponse) Reset() {
 	*x = CreateResolvedResponse{}
-	mi := &file_dsec_v1_admin_proto_msgTypes[21]
+	mi := &file_dsec_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1327,7 +1415,7 @@ func (x *CreateResolvedResponse) String() string {
 func (*CreateResolvedResponse) ProtoMessage() {}
 
 func (x *CreateResolvedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_admin_proto_msgTypes[21]
+	mi := &file_dsec_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1340,7 +1428,7 @@ func (x *CreateResolvedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResolvedResponse.ProtoReflect.Descriptor instead.
 func (*CreateResolvedResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_dsec_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CreateResolvedResponse) GetResponse() *CreateSandboxResponse {
@@ -1354,7 +1442,7 @@ var File_dsec_v1_admin_proto protoreflect.FileDescriptor
 
 const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x13dsec/v1/admin.proto\x12\adsec.v1\x1a\x13dsec/v1/layer.proto\x1a\x15dsec/v1/sandbox.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd1\x01\n" +
+	"\x13dsec/v1/admin.proto\x12\adsec.v1\x1a\x13dsec/v1/layer.proto\x1a\x15dsec/v1/sandbox.proto\x1a\x16dsec/v1/snapshot.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xd1\x01\n" +
 	"\x03Key\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x129\n" +
@@ -1426,7 +1514,11 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\x13CheckNetworkRequest\x12.\n" +
 	"\x06policy\x18\x01 \x01(\v2\x16.dsec.v1.NetworkPolicyR\x06policy\"2\n" +
 	"\x14CheckNetworkResponse\x12\x1a\n" +
-	"\bwarnings\x18\x01 \x03(\tR\bwarnings\"\x96\x01\n" +
+	"\bwarnings\x18\x01 \x03(\tR\bwarnings\";\n" +
+	"\vPackRequest\x12,\n" +
+	"\x04pack\x18\x01 \x01(\v2\x18.dsec.v1.PackDiffRequestR\x04pack\"=\n" +
+	"\fPackResponse\x12-\n" +
+	"\x04step\x18\x01 \x01(\v2\x19.dsec.v1.PackDiffResponseR\x04step\"\x96\x01\n" +
 	"\rResolvedLayer\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
@@ -1460,11 +1552,12 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\tRevokeKey\x12\x19.dsec.v1.RevokeKeyRequest\x1a\x1a.dsec.v1.RevokeKeyResponse2\x98\x01\n" +
 	"\vNodeService\x12<\n" +
 	"\aGetNode\x12\x17.dsec.v1.GetNodeRequest\x1a\x18.dsec.v1.GetNodeResponse\x12K\n" +
-	"\fListServices\x12\x1c.dsec.v1.ListServicesRequest\x1a\x1d.dsec.v1.ListServicesResponse2\xf7\x01\n" +
+	"\fListServices\x12\x1c.dsec.v1.ListServicesRequest\x1a\x1d.dsec.v1.ListServicesResponse2\xae\x02\n" +
 	"\vEdgeService\x12Q\n" +
 	"\x0eCreateResolved\x12\x1e.dsec.v1.CreateResolvedRequest\x1a\x1f.dsec.v1.CreateResolvedResponse\x12H\n" +
 	"\vSetCeilings\x12\x1b.dsec.v1.SetCeilingsRequest\x1a\x1c.dsec.v1.SetCeilingsResponse\x12K\n" +
-	"\fCheckNetwork\x12\x1c.dsec.v1.CheckNetworkRequest\x1a\x1d.dsec.v1.CheckNetworkResponseB-Z+github.com/opendsec/dsec/api/dsec/v1;dsecv1b\x06proto3"
+	"\fCheckNetwork\x12\x1c.dsec.v1.CheckNetworkRequest\x1a\x1d.dsec.v1.CheckNetworkResponse\x125\n" +
+	"\x04Pack\x12\x14.dsec.v1.PackRequest\x1a\x15.dsec.v1.PackResponse0\x01B-Z+github.com/opendsec/dsec/api/dsec/v1;dsecv1b\x06proto3"
 
 var (
 	file_dsec_v1_admin_proto_rawDescOnce sync.Once
@@ -1478,7 +1571,7 @@ func file_dsec_v1_admin_proto_rawDescGZIP() []byte {
 	return file_dsec_v1_admin_proto_rawDescData
 }
 
-var file_dsec_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_dsec_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_dsec_v1_admin_proto_goTypes = []any{
 	(*Key)(nil),                    // 0: dsec.v1.Key
 	(*CreateKeyRequest)(nil),       // 1: dsec.v1.CreateKeyRequest
@@ -1498,64 +1591,72 @@ var file_dsec_v1_admin_proto_goTypes = []any{
 	(*SetCeilingsResponse)(nil),    // 15: dsec.v1.SetCeilingsResponse
 	(*CheckNetworkRequest)(nil),    // 16: dsec.v1.CheckNetworkRequest
 	(*CheckNetworkResponse)(nil),   // 17: dsec.v1.CheckNetworkResponse
-	(*ResolvedLayer)(nil),          // 18: dsec.v1.ResolvedLayer
-	(*ResolvedEnvironment)(nil),    // 19: dsec.v1.ResolvedEnvironment
-	(*CreateResolvedRequest)(nil),  // 20: dsec.v1.CreateResolvedRequest
-	(*CreateResolvedResponse)(nil), // 21: dsec.v1.CreateResolvedResponse
-	nil,                            // 22: dsec.v1.SetCeilingsRequest.ProjectsEntry
-	(*timestamppb.Timestamp)(nil),  // 23: google.protobuf.Timestamp
-	(*NetworkPolicy)(nil),          // 24: dsec.v1.NetworkPolicy
-	(*OnStart)(nil),                // 25: dsec.v1.OnStart
-	(*ImageConfig)(nil),            // 26: dsec.v1.ImageConfig
-	(*Limits)(nil),                 // 27: dsec.v1.Limits
-	(*CreateSandboxRequest)(nil),   // 28: dsec.v1.CreateSandboxRequest
-	(*NetworkLayer)(nil),           // 29: dsec.v1.NetworkLayer
-	(*CreateSandboxResponse)(nil),  // 30: dsec.v1.CreateSandboxResponse
+	(*PackRequest)(nil),            // 18: dsec.v1.PackRequest
+	(*PackResponse)(nil),           // 19: dsec.v1.PackResponse
+	(*ResolvedLayer)(nil),          // 20: dsec.v1.ResolvedLayer
+	(*ResolvedEnvironment)(nil),    // 21: dsec.v1.ResolvedEnvironment
+	(*CreateResolvedRequest)(nil),  // 22: dsec.v1.CreateResolvedRequest
+	(*CreateResolvedResponse)(nil), // 23: dsec.v1.CreateResolvedResponse
+	nil,                            // 24: dsec.v1.SetCeilingsRequest.ProjectsEntry
+	(*timestamppb.Timestamp)(nil),  // 25: google.protobuf.Timestamp
+	(*NetworkPolicy)(nil),          // 26: dsec.v1.NetworkPolicy
+	(*PackDiffRequest)(nil),        // 27: dsec.v1.PackDiffRequest
+	(*PackDiffResponse)(nil),       // 28: dsec.v1.PackDiffResponse
+	(*OnStart)(nil),                // 29: dsec.v1.OnStart
+	(*ImageConfig)(nil),            // 30: dsec.v1.ImageConfig
+	(*Limits)(nil),                 // 31: dsec.v1.Limits
+	(*CreateSandboxRequest)(nil),   // 32: dsec.v1.CreateSandboxRequest
+	(*NetworkLayer)(nil),           // 33: dsec.v1.NetworkLayer
+	(*CreateSandboxResponse)(nil),  // 34: dsec.v1.CreateSandboxResponse
 }
 var file_dsec_v1_admin_proto_depIdxs = []int32{
-	23, // 0: dsec.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	23, // 1: dsec.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	25, // 0: dsec.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	25, // 1: dsec.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
 	0,  // 2: dsec.v1.CreateKeyResponse.key:type_name -> dsec.v1.Key
 	0,  // 3: dsec.v1.ListKeysResponse.keys:type_name -> dsec.v1.Key
 	0,  // 4: dsec.v1.RevokeKeyResponse.key:type_name -> dsec.v1.Key
 	9,  // 5: dsec.v1.ListServicesResponse.services:type_name -> dsec.v1.NetworkService
 	13, // 6: dsec.v1.GetNodeResponse.stages:type_name -> dsec.v1.StageCost
-	23, // 7: dsec.v1.GetNodeResponse.started_at:type_name -> google.protobuf.Timestamp
+	25, // 7: dsec.v1.GetNodeResponse.started_at:type_name -> google.protobuf.Timestamp
 	12, // 8: dsec.v1.GetNodeResponse.network:type_name -> dsec.v1.NodeNetwork
-	22, // 9: dsec.v1.SetCeilingsRequest.projects:type_name -> dsec.v1.SetCeilingsRequest.ProjectsEntry
-	24, // 10: dsec.v1.CheckNetworkRequest.policy:type_name -> dsec.v1.NetworkPolicy
-	25, // 11: dsec.v1.ResolvedLayer.on_start:type_name -> dsec.v1.OnStart
-	18, // 12: dsec.v1.ResolvedEnvironment.layers:type_name -> dsec.v1.ResolvedLayer
-	26, // 13: dsec.v1.ResolvedEnvironment.config:type_name -> dsec.v1.ImageConfig
-	27, // 14: dsec.v1.ResolvedEnvironment.limits:type_name -> dsec.v1.Limits
-	28, // 15: dsec.v1.CreateResolvedRequest.create:type_name -> dsec.v1.CreateSandboxRequest
-	18, // 16: dsec.v1.CreateResolvedRequest.layers:type_name -> dsec.v1.ResolvedLayer
-	24, // 17: dsec.v1.CreateResolvedRequest.ceiling:type_name -> dsec.v1.NetworkPolicy
-	29, // 18: dsec.v1.CreateResolvedRequest.network_defaults:type_name -> dsec.v1.NetworkLayer
-	27, // 19: dsec.v1.CreateResolvedRequest.default_limits:type_name -> dsec.v1.Limits
-	30, // 20: dsec.v1.CreateResolvedResponse.response:type_name -> dsec.v1.CreateSandboxResponse
-	24, // 21: dsec.v1.SetCeilingsRequest.ProjectsEntry.value:type_name -> dsec.v1.NetworkPolicy
-	1,  // 22: dsec.v1.KeyService.CreateKey:input_type -> dsec.v1.CreateKeyRequest
-	3,  // 23: dsec.v1.KeyService.ListKeys:input_type -> dsec.v1.ListKeysRequest
-	5,  // 24: dsec.v1.KeyService.RevokeKey:input_type -> dsec.v1.RevokeKeyRequest
-	10, // 25: dsec.v1.NodeService.GetNode:input_type -> dsec.v1.GetNodeRequest
-	7,  // 26: dsec.v1.NodeService.ListServices:input_type -> dsec.v1.ListServicesRequest
-	20, // 27: dsec.v1.EdgeService.CreateResolved:input_type -> dsec.v1.CreateResolvedRequest
-	14, // 28: dsec.v1.EdgeService.SetCeilings:input_type -> dsec.v1.SetCeilingsRequest
-	16, // 29: dsec.v1.EdgeService.CheckNetwork:input_type -> dsec.v1.CheckNetworkRequest
-	2,  // 30: dsec.v1.KeyService.CreateKey:output_type -> dsec.v1.CreateKeyResponse
-	4,  // 31: dsec.v1.KeyService.ListKeys:output_type -> dsec.v1.ListKeysResponse
-	6,  // 32: dsec.v1.KeyService.RevokeKey:output_type -> dsec.v1.RevokeKeyResponse
-	11, // 33: dsec.v1.NodeService.GetNode:output_type -> dsec.v1.GetNodeResponse
-	8,  // 34: dsec.v1.NodeService.ListServices:output_type -> dsec.v1.ListServicesResponse
-	21, // 35: dsec.v1.EdgeService.CreateResolved:output_type -> dsec.v1.CreateResolvedResponse
-	15, // 36: dsec.v1.EdgeService.SetCeilings:output_type -> dsec.v1.SetCeilingsResponse
-	17, // 37: dsec.v1.EdgeService.CheckNetwork:output_type -> dsec.v1.CheckNetworkResponse
-	30, // [30:38] is the sub-list for method output_type
-	22, // [22:30] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	24, // 9: dsec.v1.SetCeilingsRequest.projects:type_name -> dsec.v1.SetCeilingsRequest.ProjectsEntry
+	26, // 10: dsec.v1.CheckNetworkRequest.policy:type_name -> dsec.v1.NetworkPolicy
+	27, // 11: dsec.v1.PackRequest.pack:type_name -> dsec.v1.PackDiffRequest
+	28, // 12: dsec.v1.PackResponse.step:type_name -> dsec.v1.PackDiffResponse
+	29, // 13: dsec.v1.ResolvedLayer.on_start:type_name -> dsec.v1.OnStart
+	20, // 14: dsec.v1.ResolvedEnvironment.layers:type_name -> dsec.v1.ResolvedLayer
+	30, // 15: dsec.v1.ResolvedEnvironment.config:type_name -> dsec.v1.ImageConfig
+	31, // 16: dsec.v1.ResolvedEnvironment.limits:type_name -> dsec.v1.Limits
+	32, // 17: dsec.v1.CreateResolvedRequest.create:type_name -> dsec.v1.CreateSandboxRequest
+	20, // 18: dsec.v1.CreateResolvedRequest.layers:type_name -> dsec.v1.ResolvedLayer
+	26, // 19: dsec.v1.CreateResolvedRequest.ceiling:type_name -> dsec.v1.NetworkPolicy
+	33, // 20: dsec.v1.CreateResolvedRequest.network_defaults:type_name -> dsec.v1.NetworkLayer
+	31, // 21: dsec.v1.CreateResolvedRequest.default_limits:type_name -> dsec.v1.Limits
+	34, // 22: dsec.v1.CreateResolvedResponse.response:type_name -> dsec.v1.CreateSandboxResponse
+	26, // 23: dsec.v1.SetCeilingsRequest.ProjectsEntry.value:type_name -> dsec.v1.NetworkPolicy
+	1,  // 24: dsec.v1.KeyService.CreateKey:input_type -> dsec.v1.CreateKeyRequest
+	3,  // 25: dsec.v1.KeyService.ListKeys:input_type -> dsec.v1.ListKeysRequest
+	5,  // 26: dsec.v1.KeyService.RevokeKey:input_type -> dsec.v1.RevokeKeyRequest
+	10, // 27: dsec.v1.NodeService.GetNode:input_type -> dsec.v1.GetNodeRequest
+	7,  // 28: dsec.v1.NodeService.ListServices:input_type -> dsec.v1.ListServicesRequest
+	22, // 29: dsec.v1.EdgeService.CreateResolved:input_type -> dsec.v1.CreateResolvedRequest
+	14, // 30: dsec.v1.EdgeService.SetCeilings:input_type -> dsec.v1.SetCeilingsRequest
+	16, // 31: dsec.v1.EdgeService.CheckNetwork:input_type -> dsec.v1.CheckNetworkRequest
+	18, // 32: dsec.v1.EdgeService.Pack:input_type -> dsec.v1.PackRequest
+	2,  // 33: dsec.v1.KeyService.CreateKey:output_type -> dsec.v1.CreateKeyResponse
+	4,  // 34: dsec.v1.KeyService.ListKeys:output_type -> dsec.v1.ListKeysResponse
+	6,  // 35: dsec.v1.KeyService.RevokeKey:output_type -> dsec.v1.RevokeKeyResponse
+	11, // 36: dsec.v1.NodeService.GetNode:output_type -> dsec.v1.GetNodeResponse
+	8,  // 37: dsec.v1.NodeService.ListServices:output_type -> dsec.v1.ListServicesResponse
+	23, // 38: dsec.v1.EdgeService.CreateResolved:output_type -> dsec.v1.CreateResolvedResponse
+	15, // 39: dsec.v1.EdgeService.SetCeilings:output_type -> dsec.v1.SetCeilingsResponse
+	17, // 40: dsec.v1.EdgeService.CheckNetwork:output_type -> dsec.v1.CheckNetworkResponse
+	19, // 41: dsec.v1.EdgeService.Pack:output_type -> dsec.v1.PackResponse
+	33, // [33:42] is the sub-list for method output_type
+	24, // [24:33] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_admin_proto_init() }
@@ -1565,13 +1666,14 @@ func file_dsec_v1_admin_proto_init() {
 	}
 	file_dsec_v1_layer_proto_init()
 	file_dsec_v1_sandbox_proto_init()
+	file_dsec_v1_snapshot_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_admin_proto_rawDesc), len(file_dsec_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   23,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

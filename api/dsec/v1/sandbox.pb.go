@@ -389,7 +389,9 @@ type Environment struct {
 	// toolkits lie on top of its own.
 	Name string `protobuf:"bytes,5,opt,name=name,proto3" json:"name,omitempty"`
 	// Digests of layers that the catalogue knows, bottom to top, in place of all of the above.
-	Layers        []string `protobuf:"bytes,6,rep,name=layers,proto3" json:"layers,omitempty"`
+	Layers []string `protobuf:"bytes,6,rep,name=layers,proto3" json:"layers,omitempty"`
+	// A snapshot's id, instead of all others: the disk of a sandbox as it was (SnapshotService).
+	Snapshot      string `protobuf:"bytes,20,opt,name=snapshot,proto3" json:"snapshot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -464,6 +466,13 @@ func (x *Environment) GetLayers() []string {
 		return x.Layers
 	}
 	return nil
+}
+
+func (x *Environment) GetSnapshot() string {
+	if x != nil {
+		return x.Snapshot
+	}
+	return ""
 }
 
 // NetworkRule allows or denies one target: a service ("pypi"), a name ("example.org", "*.example.org"), a range of
@@ -986,7 +995,9 @@ type Sandbox struct {
 	Edge            string `protobuf:"bytes,11,opt,name=edge,proto3" json:"edge,omitempty"`
 	RunningCommands int32  `protobuf:"varint,12,opt,name=running_commands,json=runningCommands,proto3" json:"running_commands,omitempty"`
 	// Absent where it has loopback only.
-	Network       *Network `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
+	Network *Network `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
+	// Snapshots above the layers, bottom to top.
+	Snapshots     []string `protobuf:"bytes,20,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1108,6 +1119,13 @@ func (x *Sandbox) GetRunningCommands() int32 {
 func (x *Sandbox) GetNetwork() *Network {
 	if x != nil {
 		return x.Network
+	}
+	return nil
+}
+
+func (x *Sandbox) GetSnapshots() []string {
+	if x != nil {
+		return x.Snapshots
 	}
 	return nil
 }
@@ -2701,14 +2719,15 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\tshm_bytes\x18\x05 \x01(\x03R\bshmBytes\x12\x1e\n" +
 	"\vio_read_bps\x18\x06 \x01(\x03R\tioReadBps\x12 \n" +
 	"\fio_write_bps\x18\a \x01(\x03R\n" +
-	"ioWriteBps\"\x9d\x01\n" +
+	"ioWriteBps\"\xb9\x01\n" +
 	"\vEnvironment\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12\x12\n" +
 	"\x04base\x18\x02 \x01(\tR\x04base\x12\x1c\n" +
 	"\tworkspace\x18\x03 \x01(\tR\tworkspace\x12\x1a\n" +
 	"\btoolkits\x18\x04 \x03(\tR\btoolkits\x12\x12\n" +
 	"\x04name\x18\x05 \x01(\tR\x04name\x12\x16\n" +
-	"\x06layers\x18\x06 \x03(\tR\x06layers\";\n" +
+	"\x06layers\x18\x06 \x03(\tR\x06layers\x12\x1a\n" +
+	"\bsnapshot\x18\x14 \x01(\tR\bsnapshot\";\n" +
 	"\vNetworkRule\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\tR\x06target\x12\x14\n" +
 	"\x05allow\x18\x02 \x01(\bR\x05allow\"V\n" +
@@ -2760,7 +2779,7 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\x06limits\x18\x04 \x01(\v2\x16.dsec.v1.NetworkLimitsR\x06limits\x12+\n" +
 	"\x05above\x18\x05 \x03(\v2\x15.dsec.v1.NetworkLayerR\x05above\x12'\n" +
 	"\x0fprivate_network\x18\x06 \x01(\tR\x0eprivateNetwork\x12!\n" +
-	"\fnetwork_name\x18\a \x01(\tR\vnetworkName\"\x9e\x04\n" +
+	"\fnetwork_name\x18\a \x01(\tR\vnetworkName\"\xbc\x04\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12+\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x15.dsec.v1.SandboxStateR\x05state\x12(\n" +
@@ -2777,7 +2796,8 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	" \x03(\tR\vsecretNames\x12\x12\n" +
 	"\x04edge\x18\v \x01(\tR\x04edge\x12)\n" +
 	"\x10running_commands\x18\f \x01(\x05R\x0frunningCommands\x12*\n" +
-	"\anetwork\x18\r \x01(\v2\x10.dsec.v1.NetworkR\anetwork\"\x7f\n" +
+	"\anetwork\x18\r \x01(\v2\x10.dsec.v1.NetworkR\anetwork\x12\x1c\n" +
+	"\tsnapshots\x18\x14 \x03(\tR\tsnapshots\"\x7f\n" +
 	"\x14CreateSandboxRequest\x12(\n" +
 	"\x04spec\x18\x01 \x01(\v2\x14.dsec.v1.SandboxSpecR\x04spec\x12'\n" +
 	"\x0fidempotency_key\x18\x02 \x01(\tR\x0eidempotencyKey\x12\x14\n" +

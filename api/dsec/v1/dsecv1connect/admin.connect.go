@@ -56,6 +56,8 @@ const (
 	// EdgeServiceCheckNetworkProcedure is the fully-qualified name of the EdgeService's CheckNetwork
 	// RPC.
 	EdgeServiceCheckNetworkProcedure = "/dsec.v1.EdgeService/CheckNetwork"
+	// EdgeServicePackProcedure is the fully-qualified name of the EdgeService's Pack RPC.
+	EdgeServicePackProcedure = "/dsec.v1.EdgeService/Pack"
 )
 
 // KeyServiceClient is a client for the dsec.v1.KeyService service.
@@ -307,6 +309,8 @@ type EdgeServiceClient interface {
 	SetCeilings(context.Context, *v1.SetCeilingsRequest) (*v1.SetCeilingsResponse, error)
 	// CheckNetwork says whether a policy is one that this node can carry out. Error: invalid_argument.
 	CheckNetwork(context.Context, *v1.CheckNetworkRequest) (*v1.CheckNetworkResponse, error)
+	// Pack is PackDiff without the catalogue: the layer in the result has no version.
+	Pack(context.Context, *v1.PackRequest) (*connect.ServerStreamForClient[v1.PackResponse], error)
 }
 
 // NewEdgeServiceClient constructs a client for the dsec.v1.EdgeService service. By default, it uses
@@ -338,6 +342,12 @@ func NewEdgeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(edgeServiceMethods.ByName("CheckNetwork")),
 			connect.WithClientOptions(opts...),
 		),
+		pack: connect.NewClient[v1.PackRequest, v1.PackResponse](
+			httpClient,
+			baseURL+EdgeServicePackProcedure,
+			connect.WithSchema(edgeServiceMethods.ByName("Pack")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -346,6 +356,7 @@ type edgeServiceClient struct {
 	createResolved *connect.Client[v1.CreateResolvedRequest, v1.CreateResolvedResponse]
 	setCeilings    *connect.Client[v1.SetCeilingsRequest, v1.SetCeilingsResponse]
 	checkNetwork   *connect.Client[v1.CheckNetworkRequest, v1.CheckNetworkResponse]
+	pack           *connect.Client[v1.PackRequest, v1.PackResponse]
 }
 
 // CreateResolved calls dsec.v1.EdgeService.CreateResolved.
@@ -375,6 +386,11 @@ func (c *edgeServiceClient) CheckNetwork(ctx context.Context, req *v1.CheckNetwo
 	return nil, err
 }
 
+// Pack calls dsec.v1.EdgeService.Pack.
+func (c *edgeServiceClient) Pack(ctx context.Context, req *v1.PackRequest) (*connect.ServerStreamForClient[v1.PackResponse], error) {
+	return c.pack.CallServerStream(ctx, connect.NewRequest(req))
+}
+
 // EdgeServiceHandler is an implementation of the dsec.v1.EdgeService service.
 type EdgeServiceHandler interface {
 	// CreateResolved is CreateSandbox with names resolved to digests.
@@ -384,6 +400,8 @@ type EdgeServiceHandler interface {
 	SetCeilings(context.Context, *v1.SetCeilingsRequest) (*v1.SetCeilingsResponse, error)
 	// CheckNetwork says whether a policy is one that this node can carry out. Error: invalid_argument.
 	CheckNetwork(context.Context, *v1.CheckNetworkRequest) (*v1.CheckNetworkResponse, error)
+	// Pack is PackDiff without the catalogue: the layer in the result has no version.
+	Pack(context.Context, *v1.PackRequest, *connect.ServerStream[v1.PackResponse]) error
 }
 
 // NewEdgeServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -411,6 +429,12 @@ func NewEdgeServiceHandler(svc EdgeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(edgeServiceMethods.ByName("CheckNetwork")),
 		connect.WithHandlerOptions(opts...),
 	)
+	edgeServicePackHandler := connect.NewServerStreamHandlerSimple(
+		EdgeServicePackProcedure,
+		svc.Pack,
+		connect.WithSchema(edgeServiceMethods.ByName("Pack")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/dsec.v1.EdgeService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case EdgeServiceCreateResolvedProcedure:
@@ -419,6 +443,8 @@ func NewEdgeServiceHandler(svc EdgeServiceHandler, opts ...connect.HandlerOption
 			edgeServiceSetCeilingsHandler.ServeHTTP(w, r)
 		case EdgeServiceCheckNetworkProcedure:
 			edgeServiceCheckNetworkHandler.ServeHTTP(w, r)
+		case EdgeServicePackProcedure:
+			edgeServicePackHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -438,4 +464,8 @@ func (UnimplementedEdgeServiceHandler) SetCeilings(context.Context, *v1.SetCeili
 
 func (UnimplementedEdgeServiceHandler) CheckNetwork(context.Context, *v1.CheckNetworkRequest) (*v1.CheckNetworkResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.EdgeService.CheckNetwork is not implemented"))
+}
+
+func (UnimplementedEdgeServiceHandler) Pack(context.Context, *v1.PackRequest, *connect.ServerStream[v1.PackResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.EdgeService.Pack is not implemented"))
 }

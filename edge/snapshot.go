@@ -1,0 +1,137 @@
+package edge
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/edge/lifecycle"
+	"github.com/opendsec/dsec/edge/record"
+	"github.com/opendsec/dsec/internal/failpoint"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// snapshotTimeout bounds the taking of one snapshot; most of it is writing what was dirty.
+const snapshotTimeout = 5 * time.Minute
+
+// snapshotOf says what a snapshot is for.
+type snapshotOf struct {
+	labels map[string]string
+	kept   bool // until it is deleted; else as long as something needs it
+}
+
+// take keeps the disk of a sandbox as it is now. It is held until snapshots.release.
+func (b *box) take(ctx context.Context, of snapshotOf) (*snapshot, error) {
+	backend, err := snapshotter(b.backend)
+	if err != nil {
+		return nil, err
+	}
+	c := b.created
+	if n := len(c.Layers) + len(c.Snapshots) + 1; n >= maxLayers {
+		return nil, fmt.Errorf("snapshot of sandbox %s: %w: what is made of it would have more than %d layers; pack it, and go on from the pack",
+			b.id, sandbox.ErrExhausted, maxLayers)
+	}
+	if err := b.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer b.unlock()
+	b.mu.Lock()
+	state, inst := b.machine.State(), b.inst
+	switch {
+	case state == sandbox.StateStopping || state == sandbox.StateStopped:
+		err = b.endedError()
+	case state == sandbox.StateCreating:
+		err = fmt.Errorf("sandbox %s is still being created: %w", b.id, sandbox.ErrFailedPrecondition)
+	case inst == nil:
+		err = fmt.Errorf("sandbox %s cannot be reached at the moment, try again: %w", b.id, sandbox.ErrUnavailable)
+	}
+	if err == nil && b.step(lifecycle.Enter{}) == nil { // its idle time does not run out meanwhile
+		defer b.leave()
+	}
+	b.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	x, err := b.e.snapshots.add(&record.Snapshot{
+		BootId: b.e.cfg.Clock.BootID, Created: c,
+		Public: &dsecv1.Snapshot{
+			SandboxId: string(b.id), Labels: of.labels, CreatedAt: stamp(b.e.cfg.Clock.Wall()),
+			Layers: c.Layers, Parents: c.Snapshots, Kept: of.kept,
+		},
+	}, backend)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.fill(ctx, x, inst, state == sandbox.StatePaused); err != nil {
+		b.e.snapshots.release(x)
+		return nil, err
+	}
+	return x, nil
+}
+
+// fill makes the snapshot of a record. The work is not cut short when the caller goes away: half of it is frozen.
+func (b *box) fill(ctx context.Context, x *snapshot, inst sandbox.Instance, frozen bool) error {
+	if err := failpoint.Hit("snapshot.recorded"); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapshotTimeout)
+	defer cancel()
+	cost, err := x.backend.Snapshot(ctx, inst, x.id, frozen)
+	if err != nil {
+		return fmt.Errorf("sandbox %s: %w", b.id, err)
+	}
+	b.e.stages.add("snapshot.flush", cost.Flush)
+	b.e.stages.add("snapshot.frozen", cost.Frozen)
+	s := b.e.snapshots
+	s.mu.Lock()
+	x.rec.Ready = true
+	x.rec.Public.Cost = &dsecv1.SnapshotCost{
+		FlushUsec: cost.Flush.Microseconds(), FrozenUsec: cost.Frozen.Microseconds(),
+		FreezeUsec: cost.Freeze.Microseconds(), TakeUsec: cost.Take.Microseconds(),
+	}
+	if err = s.save(x); err != nil {
+		x.rec.Ready = false
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.append(&record.Entry{Body: &record.Entry_Note{Note: &record.Note{
+		Type: "snapshot_taken", Message: "its disk was kept as " + string(x.id),
+		Attributes: map[string]string{"snapshot": string(x.id), "frozen_usec": strconv.FormatInt(cost.Frozen.Microseconds(), 10)},
+	}}})
+}
+
+// chain names a snapshot and those below it, bottom to top.
+func (x *snapshot) chain() []string {
+	return append(append([]string(nil), x.rec.Public.Parents...), string(x.id))
+}
+
+// fromSnapshot fills in what a creation from a snapshot is made of. It does nothing for others.
+func (e *Edge) fromSnapshot(req *dsecv1.CreateResolvedRequest) (chain []string, done func(), err error) {
+	env := req.GetCreate().GetSpec().GetEnvironment()
+	if env.GetSnapshot() == "" {
+		return nil, func() {}, nil
+	}
+	if proto.Size(env) != proto.Size(&dsecv1.Environment{Snapshot: env.Snapshot}) || len(req.Layers) > 0 {
+		return nil, nil, invalid("environment: a snapshot stands alone: leave out image, base, workspace and toolkits")
+	}
+	x, err := e.snapshots.find(env.Snapshot)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := x.rec.Created
+	if c.Spec.GetBackend() != dsecv1.Backend_BACKEND_UNSPECIFIED && req.Create.Spec.Backend != dsecv1.Backend_BACKEND_UNSPECIFIED && c.Spec.Backend != req.Create.Spec.Backend {
+		e.snapshots.release(x)
+		return nil, nil, invalid("snapshot %s is of a sandbox of another backend (%s)", x.id, backendNames[c.Spec.Backend])
+	}
+	req.Layers, req.ImageEnv, req.ImageUser, req.ImageWorkdir = c.Resolved, c.ImageEnv, c.Spec.User, c.Spec.Workdir
+	req.NetworkDefaults = c.NetworkDefaults
+	return x.chain(), func() { e.snapshots.release(x) }, nil
+}
