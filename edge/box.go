@@ -49,7 +49,7 @@ type box struct {
 	fullFrom             time.Time // when its disk was first seen full, since it last had room
 	net                  reachability
 	secrets              map[string]string // as given at creation; nil after a restart of the edge
-	retry                lifecycle.Now // when to try again to reach an instance that could not be recovered; 0 = no need
+	retry                lifecycle.Now     // when to try again to reach an instance that could not be recovered; 0 = no need
 }
 
 func (e *Edge) newBox(backend sandbox.Backend, log *record.Log) *box {

@@ -208,4 +208,3 @@ func (s *snapshots) keepPack(x, last *snapshot, packs []string) error {
 	}
 	return nil
 }
-

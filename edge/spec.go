@@ -32,17 +32,17 @@ type plan struct {
 	secrets []string            // names
 	// secretValues are never stored: a fork gets them while this process lives.
 	secretValues map[string]string
-	snapshots    []string // above the layers, bottom to top
-	machine sandbox.Spec        // without id
-	layers  []string
-	backend sandbox.Backend
-	ttl     time.Duration
-	idle    time.Duration
-	timeout time.Duration
-	env     int64                // bytes
-	network *record.NetworkAsked // nil = none
-	program *network.Program
-	hooks   []hook
+	snapshots    []string     // above the layers, bottom to top
+	machine      sandbox.Spec // without id
+	layers       []string
+	backend      sandbox.Backend
+	ttl          time.Duration
+	idle         time.Duration
+	timeout      time.Duration
+	env          int64                // bytes
+	network      *record.NetworkAsked // nil = none
+	program      *network.Program
+	hooks        []hook
 }
 
 func invalid(format string, args ...any) error {
