@@ -235,6 +235,9 @@ func (c *command) startFailed(err error) {
 		}
 	}
 	f, code := startFailure(err)
+	if fault, met := c.storeFault(); met && f.Blame != sandbox.BlameInfra {
+		f = fault // a program that cannot be read cannot be executed
+	}
 	if f.Kind == sandbox.KindInternal || f.Blame == sandbox.BlameInfra {
 		c.b.e.log.Warn("command did not start", "sandbox", c.b.id, "command", c.id, "err", err)
 	}

@@ -34,6 +34,9 @@ type Config struct {
 	NetworkBy    string
 	NetworkLacks []string
 
+	// StoreFault is asked when a command fails; nil: layers lie on this machine.
+	StoreFault StoreFaults
+
 	// Limits of sandboxes.
 	DefaultLimits  sandbox.Limits
 	MaxLimits      sandbox.Limits

@@ -17,10 +17,11 @@ import (
 // evidence is what is known about a command's end besides its exit.
 type evidence struct {
 	oomKills int64
-	killed   bool           // its tree was killed by request
-	signals  map[int32]bool // sent by request
-	diskFull bool           // it met its own disk's limit
-	poolFull bool           // it met the end of what all share
+	killed   bool             // its tree was killed by request
+	signals  map[int32]bool   // sent by request
+	diskFull bool             // it met its own disk's limit
+	poolFull bool             // it met the end of what all share
+	store    *sandbox.Failure // a layer could not be read while it ran
 }
 
 // classify says how a command ended, and whose doing that was.
@@ -34,6 +35,8 @@ func classify(x wire.Exit, ev evidence) *sandbox.Failure {
 		return sandbox.NewFailure(sandbox.KindOOMKilled, "the sandbox reached its memory limit")
 	case x.Signal != 0 && x.Killed:
 		return sandbox.NewFailure(sandbox.KindKilled, "it was ended by request")
+	case ev.store != nil:
+		return ev.store
 	case ev.diskFull:
 		return sandbox.NewFailure(sandbox.KindDiskFull, "the sandbox's disk is full")
 	case ev.poolFull:
@@ -79,6 +82,7 @@ func (c *command) end(x wire.Exit) {
 	}
 	if (x.Code != 0 || x.Signal != 0) && !x.TimedOut {
 		ev.diskFull, ev.poolFull = c.metFullDisk(x)
+		ev.store, _ = c.storeFault()
 	}
 	code := x.Code
 	if x.Signal != 0 {

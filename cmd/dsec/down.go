@@ -202,7 +202,8 @@ func cleanRun(d stateDir, keepHold bool) []string {
 		paths = append(paths, d.socket(role), d.path("run", role+".lock"))
 	}
 	if !keepHold {
-		paths = append(paths, d.path("run", "up.json"), d.socket(holdRole), hold.LockPath(d.socket(holdRole)))
+		paths = append(paths, d.path("run", "up.json"), d.socket(holdRole), hold.LockPath(d.socket(holdRole)),
+			faultFile(d), faultFile(d)+".old")
 	}
 	removed := removeIfThere(paths...)
 	if dir := networkDir(d); !keepHold {

@@ -11,7 +11,6 @@ import (
 	"github.com/opendsec/dsec/backend/container/pool"
 	"github.com/opendsec/dsec/edge/record"
 	"github.com/opendsec/dsec/internal/hold"
-	"github.com/opendsec/dsec/layer/store/posix"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -21,19 +20,20 @@ func init() {
 	driverChecks[sandbox.BackendContainer] = func(opts map[string]string) error { return containerOpts(opts, &container.Config{}) }
 }
 
-// layerStore is where a node of its own keeps layers.
-func layerStore(d stateDir) string { return d.path("layers") }
-
 // startContainer makes the container driver. Options: warm (shells kept ready), max (sandboxes at once), parallel
 // (shells being made at once), pool (bytes of a new writable-layer pool, like 8g), init (path of dsec-init).
 func startContainer(ctx context.Context, c driverConfig) (sandbox.Backend, error) {
-	store, err := posix.Open(layerStore(c.state), c.log)
+	store, err := readStore(c.opts, c.state)
+	if err != nil {
+		return nil, err
+	}
+	h := hold.NewClient(c.state.socket(holdRole))
+	layers, err := store.node(c.state, h, c.log)
 	if err != nil {
 		return nil, err
 	}
 	cfg := container.Config{
-		StateDir: string(c.state), Edge: c.edge, Layers: posix.NewNode(store),
-		Hold: hold.NewClient(c.state.socket(holdRole)), Log: c.log,
+		StateDir: string(c.state), Edge: c.edge, Layers: layers, Hold: h, Log: c.log,
 		FirstGroup: record.CommandID(1), Network: c.net,
 	}
 	if err := containerOpts(c.opts, &cfg); err != nil {

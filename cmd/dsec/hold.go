@@ -1,7 +1,12 @@
 package main
 
 import (
+	"log/slog"
+	"os"
+	"path/filepath"
+
 	"github.com/opendsec/dsec/internal/hold"
+	"github.com/opendsec/dsec/layer/lazy"
 	"github.com/spf13/cobra"
 )
 
@@ -15,7 +20,9 @@ func newHold() *cobra.Command {
 		Hidden: true,
 		Args:   exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return hold.Serve(cmd.Context(), socket)
+			log := slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)).With("role", holdRole, "pid", os.Getpid())
+			faults := lazy.NewFaults(filepath.Join(filepath.Dir(socket), "store-faults"))
+			return hold.ServeWith(cmd.Context(), socket, hold.Options{Lapsed: lazy.Lapsed(faults, log)})
 		},
 	}
 	cmd.Flags().StringVar(&socket, "socket", "", "`path` of the socket")

@@ -133,6 +133,9 @@ func edgeOpts(pairs []string, driver string) (map[string]string, error) {
 	if _, err := minFree(opts); err != nil {
 		return nil, err
 	}
+	if _, err := readStore(opts, "/"); err != nil {
+		return nil, err
+	}
 	if _, _, err := networkConfig(opts); err != nil {
 		return nil, err
 	}

@@ -80,6 +80,11 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 		cfg.Network = &c
 		cfg.NetworkBy, cfg.NetworkLacks = net.Kind(), net.Lacks()
 	}
+	store, err := readStore(opts, d)
+	if err != nil {
+		return err
+	}
+	cfg.StoreFault = store.faults(d)
 	if cfg.MinFreeMemory, err = minFree(opts); err != nil {
 		return err
 	}

@@ -33,7 +33,10 @@ On a state directory whose node was killed, it takes over the sandboxes that sti
 
 Options (--opt NAME=VALUE): min-free = memory that creations leave free (default: a sixteenth of the machine's, at most
 1g); of containers: pool = size of the writable layers' pool, when it is made (like 8g), warm = shells kept ready, max =
-sandboxes at once, parallel = shells being made at once, init = path of dsec-init.
+sandboxes at once, parallel = shells being made at once, init = path of dsec-init; of layers: store = folder or
+s3://BUCKET/PREFIX?endpoint=URL&region=NAME that they lie in (default: a folder of the node's own; docs/stores.md), lazy =
+on, off or auto: whether they are read on demand, cache = room for what was read (default 10g), store-timeout = how long a
+reader waits for the store (default 30s).
 
 --require makes layers of confinement a condition: a node that lacks one of them does not serve.`,
 		Args: exactArgs(0),
@@ -86,7 +89,7 @@ sandboxes at once, parallel = shells being made at once, init = path of dsec-ini
 // absoluteOpts makes the paths in options absolute: the node works elsewhere.
 func absoluteOpts(opts []string) error {
 	for i, o := range opts {
-		if name, path, _ := strings.Cut(o, "="); path != "" && (name == "init" || name == "services") {
+		if name, path, _ := strings.Cut(o, "="); path != "" && (name == "init" || name == "services" || name == "store" && !strings.Contains(path, "://")) {
 			abs, err := filepath.Abs(path)
 			if err != nil {
 				return err

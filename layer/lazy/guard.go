@@ -1,0 +1,34 @@
+package lazy
+
+import (
+	"context"
+	"io"
+
+	"github.com/opendsec/dsec/layer"
+)
+
+// Guard is the server's store for those who publish and delete: a layer that is in use is deleted when it no longer is.
+func (s *Server) Guard(store layer.FileStore) layer.FileStore { return &guarded{store, s} }
+
+type guarded struct {
+	layer.FileStore
+	server *Server
+}
+
+func (g *guarded) Put(ctx context.Context, m *layer.Manifest, meta, data io.Reader) (layer.Digest, error) {
+	d, err := g.FileStore.Put(ctx, m, meta, data)
+	if err == nil {
+		g.server.Restore(d)
+	}
+	return d, err
+}
+
+func (g *guarded) PutFiles(ctx context.Context, m *layer.Manifest, metaPath, dataPath string) (layer.Digest, error) {
+	d, err := g.FileStore.PutFiles(ctx, m, metaPath, dataPath)
+	if err == nil {
+		g.server.Restore(d)
+	}
+	return d, err
+}
+
+func (g *guarded) Delete(ctx context.Context, d layer.Digest) error { return g.server.Delete(ctx, d) }
