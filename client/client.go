@@ -34,6 +34,8 @@ type Client struct {
 	Keys      dsecv1connect.KeyServiceClient
 	Node      dsecv1connect.NodeServiceClient
 	Calls     dsecv1connect.FnCallServiceClient // see Call, CallBatch and JudgeBatch
+	// NetworkDefaults are policies beside names of the catalogue.
+	NetworkDefaults dsecv1connect.NetworkDefaultServiceClient
 
 	o       Options
 	base    *url.URL
@@ -79,6 +81,7 @@ func New(o Options) (*Client, error) {
 	c.Keys = dsecv1connect.NewKeyServiceClient(c.http, s, opts)
 	c.Node = dsecv1connect.NewNodeServiceClient(c.http, s, opts)
 	c.Calls = dsecv1connect.NewFnCallServiceClient(c.http, s, opts)
+	c.NetworkDefaults = dsecv1connect.NewNetworkDefaultServiceClient(c.http, s, opts)
 	return c, nil
 }
 

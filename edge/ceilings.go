@@ -86,8 +86,7 @@ func (e *Edge) setCeilings(ctx context.Context, req *dsecv1.SetCeilingsRequest) 
 	return resp
 }
 
-// ceilingIsOld tells, without waiting for changes that are under way, whether the sandbox may need its project's
-// ceiling.
+// ceilingIsOld tells, without waiting, whether the sandbox may need its project's ceiling, or is just getting it.
 func (b *box) ceilingIsOld() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -95,7 +94,7 @@ func (b *box) ceilingIsOld() bool {
 		return false
 	}
 	_, revision := b.e.ceilings.of(b.created.Project, nil, 0)
-	return b.net.asked.Revision < revision
+	return b.net.asked.Revision < revision || b.net.applied < b.net.asked.Generation
 }
 
 // takeCeiling puts the sandbox under its project's ceiling as it is now. An ended one has no use for it.

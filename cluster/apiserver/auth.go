@@ -1,11 +1,13 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
 
 	"github.com/opendsec/dsec/cluster/iam"
+	"github.com/opendsec/dsec/cluster/netrules"
 )
 
 type keyInContext struct{}
@@ -15,6 +17,9 @@ func keyOf(ctx context.Context) iam.Key {
 	k, _ := ctx.Value(keyInContext{}).(iam.Key)
 	return k
 }
+
+// projectOf returns the project of that key.
+func projectOf(ctx context.Context) string { return cmp.Or(keyOf(ctx).Project, netrules.DefaultProject) }
 
 // credentialHeaders never travel beyond the API server.
 var credentialHeaders = []string{"Authorization", "X-Api-Key", "Cookie", "Proxy-Authorization"}

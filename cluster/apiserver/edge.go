@@ -29,6 +29,7 @@ type Edge struct {
 	base     string
 	id       atomic.Pointer[sandbox.EdgeID] // nil until it has answered once
 	down     atomic.Pointer[error]          // why it does not answer; nil = it does
+	started  atomic.Int64                   // when its process did, in nanoseconds since 1970
 
 	transport *direct
 	proxy     *httputil.ReverseProxy
@@ -124,6 +125,7 @@ func (e *Edge) probe(ctx context.Context) error {
 	if id := sandbox.EdgeID(resp.GetEdge()); id != e.ID() {
 		e.id.Store(&id)
 	}
+	e.started.Store(resp.GetStartedAt().AsTime().UnixNano())
 	e.down.Store(nil)
 	return nil
 }

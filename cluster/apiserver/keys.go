@@ -1,11 +1,15 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/cluster/iam"
+	"github.com/opendsec/dsec/cluster/netrules"
+	"github.com/opendsec/dsec/sandbox"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
@@ -13,7 +17,13 @@ import (
 type keyService struct{ s *Server }
 
 func (k keyService) CreateKey(ctx context.Context, r *dsecv1.CreateKeyRequest) (*dsecv1.CreateKeyResponse, error) {
-	key, secret, err := k.s.o.Keys.Create(ctx, r.GetName(), iam.Format(r.GetFormat()))
+	// A key of another project would be under another ceiling: that is for whoever owns the node.
+	project := projectOf(ctx)
+	if r.GetProject() != "" && r.GetProject() != project {
+		return nil, connectError(fmt.Errorf("make a key of project %.64q with one of project %s: %w: on the node itself, `dsec key create --state DIRECTORY --project NAME` makes it",
+			r.GetProject(), project, sandbox.ErrPermission))
+	}
+	key, secret, err := k.s.o.Keys.CreateIn(ctx, keyOf(ctx).Project, r.GetName(), iam.Format(r.GetFormat()))
 	if err != nil {
 		return nil, connectError(err)
 	}
@@ -43,7 +53,7 @@ func (k keyService) RevokeKey(ctx context.Context, r *dsecv1.RevokeKeyRequest) (
 }
 
 func wireKey(k iam.Key) *dsecv1.Key {
-	out := &dsecv1.Key{Id: k.ID, Name: k.Name, Format: string(k.Format), CreatedAt: timestamppb.New(k.CreatedAt)}
+	out := &dsecv1.Key{Id: k.ID, Name: k.Name, Format: string(k.Format), CreatedAt: timestamppb.New(k.CreatedAt), Project: cmp.Or(k.Project, netrules.DefaultProject)}
 	if !k.RevokedAt.Equal(time.Time{}) {
 		out.RevokedAt = timestamppb.New(k.RevokedAt)
 	}

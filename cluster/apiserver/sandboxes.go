@@ -35,7 +35,10 @@ func (sb sandboxService) CreateSandbox(ctx context.Context, r *dsecv1.CreateSand
 	if n := r.GetCount(); n < 0 || n > maxCount {
 		return nil, connectError(fmt.Errorf("create sandbox: count %d: %w: want 1 to %d", n, sandbox.ErrInvalid, maxCount))
 	}
-	req := &dsecv1.CreateResolvedRequest{Create: r, KeyId: keyOf(ctx).ID}
+	req := &dsecv1.CreateResolvedRequest{Create: r, KeyId: keyOf(ctx).ID, Project: projectOf(ctx)}
+	if r.GetSpec().GetPrivateNetwork() != "" && len(sb.s.edges.All()) > 1 {
+		return nil, connectError(fmt.Errorf("create sandbox: private_network: %w: it does not reach from node to node, and this service has %d", sandbox.ErrUnsupported, len(sb.s.edges.All())))
+	}
 	// The fake driver mounts nothing: it alone may do without an environment.
 	if env := r.GetSpec().GetEnvironment(); env.GetSnapshot() != "" {
 		return sb.fromSnapshot(ctx, req)
@@ -47,6 +50,12 @@ func (sb sandboxService) CreateSandbox(ctx context.Context, r *dsecv1.CreateSand
 		cfg := found.GetConfig()
 		req.Layers, req.ImageEnv, req.ImageUser, req.ImageWorkdir = found.GetLayers(), cfg.GetEnv(), cfg.GetUser(), cfg.GetWorkdir()
 		req.DefaultLimits = found.GetLimits()
+	}
+	if n := sb.s.o.Network; n != nil {
+		var err error
+		if req.Ceiling, req.CeilingsRevision, req.NetworkDefaults, err = n.Of(ctx, req.Project, req.Layers); err != nil {
+			return nil, connectError(err)
+		}
 	}
 	e, err := sb.s.o.Placement.Pick(ctx, r.GetSpec())
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
 	"github.com/opendsec/dsec/api/strictjson"
 	"github.com/opendsec/dsec/cluster/iam"
+	"github.com/opendsec/dsec/cluster/netrules"
 	"github.com/opendsec/dsec/sandbox"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
@@ -29,6 +30,8 @@ type Options struct {
 	Importer  string
 	Keys      *iam.Store
 	Catalogue Catalogue
+	// Network keeps ceilings of projects and defaults of the catalogue; nil = there are none.
+	Network *netrules.Store
 	// Placement; nil = any edge that answers.
 	Placement Placement
 	// PortsURL is where Ports is reached, for the URLs that it hands out: http://HOST:PORT.
@@ -85,6 +88,12 @@ func (s *Server) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	wg.Go(func() { s.edges.Run(ctx) })
 	wg.Go(func() { s.o.Keys.Run(ctx) })
+	if s.o.Network != nil {
+		wg.Go(func() { s.o.Network.Run(ctx) })
+		for _, e := range s.edges.All() {
+			wg.Go(func() { s.tellCeilings(ctx, e) })
+		}
+	}
 	if s.importer != nil {
 		wg.Go(func() { s.collect(ctx) })
 	}
@@ -131,6 +140,9 @@ func (s *Server) Handler() http.Handler {
 	api.Handle(path, environments)
 	path, keys := dsecv1connect.NewKeyServiceHandler(keyService{s}, opts...)
 	api.Handle(path, keys)
+	if s.o.Network != nil {
+		api.Handle(dsecv1connect.NewNetworkDefaultServiceHandler(networkDefaults{s}, opts...))
+	}
 	api.HandleFunc("/", s.unknownPath)
 
 	open := http.NewServeMux()

@@ -31,6 +31,7 @@ type Key struct {
 	Hash      string    `json:"hash"` // hexadecimal SHA-256 of the whole key
 	CreatedAt time.Time `json:"createdAt"`
 	RevokedAt time.Time `json:"revokedAt,omitzero"`
+	Project   string    `json:"project,omitempty"` // empty = the default one
 }
 
 const (

@@ -60,8 +60,13 @@ func New(etcd *clientv3.Client, o Options) *Store {
 	return &Store{etcd: etcd, o: o, ready: make(chan struct{}), asks: make(chan struct{}, 16), keys: map[string]seen{}}
 }
 
-// Create makes a key. secret is the whole key; it cannot be had again. Errors: ErrInvalid, ErrUnavailable.
+// Create makes a key of the default project; see CreateIn.
 func (s *Store) Create(ctx context.Context, name string, format Format) (k Key, secret string, err error) {
+	return s.CreateIn(ctx, "", name, format)
+}
+
+// CreateIn makes a key of a project. secret is the whole key; it cannot be had again. Errors: ErrInvalid, ErrUnavailable.
+func (s *Store) CreateIn(ctx context.Context, project, name string, format Format) (k Key, secret string, err error) {
 	if format == "" {
 		format = FormatDSec
 	}
@@ -72,6 +77,7 @@ func (s *Store) Create(ctx context.Context, name string, format Format) (k Key, 
 	if err != nil {
 		return Key{}, "", err
 	}
+	k.Project = project
 	body, err := json.Marshal(k)
 	if err != nil {
 		return Key{}, "", fmt.Errorf("encode key: %w", err)
@@ -83,7 +89,7 @@ func (s *Store) Create(ctx context.Context, name string, format Format) (k Key, 
 		return Key{}, "", unavailable("write key", err)
 	}
 	if !resp.Succeeded { // 40 random bits met an existing id
-		return s.Create(ctx, name, format)
+		return s.CreateIn(ctx, project, name, format)
 	}
 	s.learn(k, resp.Header.Revision)
 	return k, secret, nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/opendsec/dsec/client"
 	"github.com/opendsec/dsec/cluster/engine"
 	"github.com/opendsec/dsec/cluster/iam"
+	"github.com/opendsec/dsec/cluster/netrules"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -25,7 +27,7 @@ func newKey() *cobra.Command {
 }
 
 func newKeyCreate() *cobra.Command {
-	var format, state string
+	var format, state, project string
 	cmd := &cobra.Command{
 		Use:   "create [NAME]",
 		Short: "Make a key and print it, this once",
@@ -33,10 +35,13 @@ func newKeyCreate() *cobra.Command {
 
 It asks the service, with the key that every verb uses. Where that key is refused, or none is known, and with --state,
 it makes the key on this machine's own node instead, for whoever may enter its state directory: the way back when the
-last key was revoked.`,
+last key was revoked.
+
+Sandboxes belong to the project of the key that they are created with, and are under its ceiling (dsec project network).
+The service makes keys of the asking key's project alone; any other is made with --state.`,
 		Args: rangeArgs(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			req := &dsecv1.CreateKeyRequest{Format: format}
+			req := &dsecv1.CreateKeyRequest{Format: format, Project: project}
 			if len(args) == 1 {
 				req.Name = args[0]
 			}
@@ -56,6 +61,7 @@ last key was revoked.`,
 		},
 	}
 	stateFlag(cmd, &state)
+	cmd.Flags().StringVar(&project, "project", "", "project `NAME` of the key (default: that of the key that asks; with --state, default)")
 	cmd.Flags().StringVar(&format, "format", "dsec", "shape of the key: dsec, or e2b for clients that insist on it")
 	return cmd
 }
@@ -102,12 +108,16 @@ func createKeyOnNode(ctx context.Context, req *dsecv1.CreateKeyRequest, d stateD
 	defer etcd.Close()
 	ctx, cancel := context.WithTimeout(ctx, keyWait)
 	defer cancel()
-	key, secret, err := iam.New(etcd, iam.Options{Log: slog.New(slog.DiscardHandler)}).Create(ctx, req.GetName(), iam.Format(req.GetFormat()))
+	if p := req.GetProject(); p != "" && !netrules.ValidProject(p) {
+		return nil, &exitError{2, fmt.Errorf("--project %q: want 1 to 63 lower-case letters, digits and dashes, beginning with a letter or digit", p)}
+	}
+	key, secret, err := iam.New(etcd, iam.Options{Log: slog.New(slog.DiscardHandler)}).CreateIn(ctx, req.GetProject(), req.GetName(), iam.Format(req.GetFormat()))
 	if err != nil {
 		return nil, fmt.Errorf("make a key on the node: %w", err)
 	}
 	return &dsecv1.CreateKeyResponse{Secret: secret, Key: &dsecv1.Key{
 		Id: key.ID, Name: key.Name, Format: string(key.Format), CreatedAt: timestamppb.New(key.CreatedAt),
+		Project: cmp.Or(key.Project, netrules.DefaultProject),
 	}}, nil
 }
 
@@ -135,9 +145,9 @@ func newKeyLs() *cobra.Command {
 				if k.GetRevokedAt() != nil {
 					state = "revoked " + k.GetRevokedAt().AsTime().Local().Format(time.DateTime)
 				}
-				rows[i] = []string{k.GetId(), k.GetName(), k.GetFormat(), k.GetCreatedAt().AsTime().Local().Format(time.DateTime), state}
+				rows[i] = []string{k.GetId(), k.GetName(), k.GetProject(), k.GetFormat(), k.GetCreatedAt().AsTime().Local().Format(time.DateTime), state}
 			}
-			return table(cmd.OutOrStdout(), "ID NAME FORMAT CREATED STATE", rows)
+			return table(cmd.OutOrStdout(), "ID NAME PROJECT FORMAT CREATED STATE", rows)
 		},
 	}
 }

@@ -17,7 +17,7 @@ func newNet() *cobra.Command {
 		Use:   "net",
 		Short: "Change and explain what sandboxes may reach",
 	}
-	cmd.AddCommand(newNetSet(), newNetExplain(), newNetServices())
+	cmd.AddCommand(newNetSet(), newNetExplain(), newNetDefault(), newNetServices())
 	return cmd
 }
 

@@ -51,7 +51,7 @@ DSEC_URL and DSEC_API_KEY choose another service.`,
 	add("sandbox", newRun(), newCreate(), newExec(), newShell(), newSession(), newCp(), newPs(), newInspect(), newLogs(), newStats(),
 		newPause(), newResume(), newStop(), newRm(), newEvents(), newForward(), newNet(), newCall())
 	add("environment", newImage(), newLayer(), newRuntime())
-	add("node", newUp(), newDown(), newStatus(), newDoctor(), newKey(), newVersion())
+	add("node", newUp(), newDown(), newStatus(), newDoctor(), newKey(), newProject(), newVersion())
 	root.AddCommand(newServe())
 	root.AddCommand(extraCommands()...)
 	return root

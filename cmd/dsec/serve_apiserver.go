@@ -11,6 +11,7 @@ import (
 	"github.com/opendsec/dsec/cluster/apiserver"
 	"github.com/opendsec/dsec/cluster/engine"
 	"github.com/opendsec/dsec/cluster/iam"
+	"github.com/opendsec/dsec/cluster/netrules"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -48,6 +49,7 @@ func serveAPIServer(ctx context.Context, f *serveFlags, d stateDir, log *slog.Lo
 	catalogue := newCatalogue(etcd, log)
 	s, err := apiserver.New(apiserver.Options{
 		Edges: edges, Importer: importer, Keys: iam.New(etcd, iam.Options{Log: log}), Catalogue: catalogue,
+		Network:  netrules.New(etcd, log),
 		PortsURL: "http://" + ports.Addr().String(), Version: buildVersion(), Log: log,
 	})
 	if err != nil {

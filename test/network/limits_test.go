@@ -125,11 +125,10 @@ print(u - t, time.monotonic() - t)'`, s.echo.at, size, size))
 	})
 }
 
-// Parties, limits and private networks are judged beside the rest.
-func init() { cases = append(cases, pieces...) }
+func init() { cases = append(cases, more...) }
 
-// pieces are cases of this feature's.
-var pieces = []struct {
+// more are the cases of limits and of private networks.
+var more = []struct {
 	name string
 	test func(*testing.T, *world, *sites)
 }{

@@ -896,7 +896,7 @@ func (x *SetCeilingsRequest) GetProjects() map[string]*NetworkPolicy {
 
 type SetCeilingsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sandboxes that got another ceiling by this call.
+	// Sandboxes that got another ceiling by this call; another API server may have been first.
 	Changed int32 `protobuf:"varint,1,opt,name=changed,proto3" json:"changed,omitempty"`
 	// Why others did not, for people.
 	Errors        []string `protobuf:"bytes,2,rep,name=errors,proto3" json:"errors,omitempty"`
