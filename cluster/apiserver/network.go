@@ -84,9 +84,13 @@ func (n networkDefaults) SetNetworkDefault(ctx context.Context, r *dsecv1.SetNet
 // exists says whether a target is in the catalogue. Errors: ErrInvalid, ErrNotFound.
 func (n networkDefaults) exists(ctx context.Context, target string) error {
 	word, name, ok := strings.Cut(target, "/")
+	if word == "environment" && name != "" {
+		_, err := n.s.o.Catalogue.Environment(ctx, name)
+		return err
+	}
 	kind := dsecv1.LayerKind(dsecv1.LayerKind_value["LAYER_KIND_"+strings.ToUpper(word)])
 	if !ok || name == "" || kind == 0 || word != strings.ToLower(word) {
-		return fmt.Errorf("network default of %.150q: %w: want base/NAME, workspace/NAME or toolkit/NAME, with @VERSION where only one is meant", target, sandbox.ErrInvalid)
+		return fmt.Errorf("network default of %.150q: %w: want base/NAME, workspace/NAME or toolkit/NAME, with @VERSION where only one is meant, or environment/NAME", target, sandbox.ErrInvalid)
 	}
 	name, version, _ := strings.Cut(name, "@")
 	layers, err := n.s.o.Catalogue.List(ctx, kind, name)

@@ -53,7 +53,7 @@ func (sb sandboxService) CreateSandbox(ctx context.Context, r *dsecv1.CreateSand
 	}
 	if n := sb.s.o.Network; n != nil {
 		var err error
-		if req.Ceiling, req.CeilingsRevision, req.NetworkDefaults, err = n.Of(ctx, req.Project, req.Layers); err != nil {
+		if req.Ceiling, req.CeilingsRevision, req.NetworkDefaults, err = n.Of(ctx, req.Project, r.GetSpec().GetEnvironment().GetName(), req.Layers); err != nil {
 			return nil, connectError(err)
 		}
 	}

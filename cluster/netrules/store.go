@@ -69,14 +69,17 @@ func ceilings(policies map[string]*dsecv1.NetworkPolicy, revision int64) *dsecv1
 	return c
 }
 
-// Of are the policies that a sandbox of a project is under that is made of the layers: its ceiling, nil without one, as of
-// a revision, and the defaults. Error: ErrUnavailable.
-func (s *Store) Of(ctx context.Context, project string, layers []*dsecv1.ResolvedLayer) (ceiling *dsecv1.NetworkPolicy, revision int64, of []*dsecv1.NetworkLayer, err error) {
+// Of are the policies that a sandbox of a project is under that is made of the named environment, if any, and the layers:
+// its ceiling, nil without one, as of a revision, and the defaults. Error: ErrUnavailable.
+func (s *Store) Of(ctx context.Context, project, environment string, layers []*dsecv1.ResolvedLayer) (ceiling *dsecv1.NetworkPolicy, revision int64, of []*dsecv1.NetworkLayer, err error) {
 	if err := s.wait(ctx); err != nil {
 		return nil, 0, nil, err
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
+	if p := s.policies[defaults+"environment/"+environment]; p != nil && environment != "" {
+		of = append(of, &dsecv1.NetworkLayer{Source: "environment " + environment, Policy: p})
+	}
 	for _, l := range layers {
 		name := l.GetKind() + "/" + l.GetName()
 		for _, target := range []string{name + "@" + l.GetVersion(), name} {

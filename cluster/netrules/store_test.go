@@ -85,7 +85,7 @@ func TestFollowed(t *testing.T) {
 	}
 	until("one less", func(c *dsecv1.SetCeilingsRequest) bool { return len(c.Projects) == 1 })
 
-	for target, p := range map[string]*dsecv1.NetworkPolicy{"base/a": allow("pypi"), "base/a@v2": allow("npm"), "toolkit/lib/x:1": allow("golang")} {
+	for target, p := range map[string]*dsecv1.NetworkPolicy{"base/a": allow("pypi"), "base/a@v2": allow("npm"), "toolkit/lib/x:1": allow("golang"), "environment/e": allow("debian")} {
 		if err := writer.SetDefault(ctx, target, p); err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,7 @@ func TestFollowed(t *testing.T) {
 		return []*dsecv1.ResolvedLayer{{Kind: "base", Name: "a", Version: version}, {Kind: "workspace", Name: "a", Version: "v1"}, {Kind: "toolkit", Name: "lib/x:1", Version: "v1"}}
 	}
 	for version, want := range map[string]string{"v1": "environment base/a pypi, environment toolkit/lib/x:1 golang", "v2": "environment base/a@v2 npm, environment toolkit/lib/x:1 golang"} {
-		ceiling, _, of, err := reader.Of(ctx, "broken", layers(version))
+		ceiling, _, of, err := reader.Of(ctx, "broken", "", layers(version))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +111,10 @@ func TestFollowed(t *testing.T) {
 			t.Errorf("%s: %q under %v, want %q under none", version, got, ceiling, want)
 		}
 	}
-	if c, _, of, err := reader.Of(ctx, "unknown", nil); c != nil || of != nil || err != nil {
+	if _, _, of, err := reader.Of(ctx, "late", "e", layers("v1")); err != nil || len(of) != 3 || of[0].Source != "environment e" {
+		t.Errorf("of a named environment: %v, %v", of, err)
+	}
+	if c, _, of, err := reader.Of(ctx, "unknown", "none", nil); c != nil || of != nil || err != nil {
 		t.Errorf("of an unknown project: %v, %v, %v", c, of, err)
 	}
 	for _, name := range []string{"", "A", "a b", "-a", "a/b", strings.Repeat("a", 64)} {
@@ -127,7 +130,7 @@ func TestFollowed(t *testing.T) {
 		t.Errorf("a huge policy: %v", err)
 	}
 	list, err := writer.Defaults(ctx)
-	if err != nil || len(list) != 3 || list[1].Target != "base/a@v2" {
+	if err != nil || len(list) != 4 || list[1].Target != "base/a@v2" {
 		t.Errorf("defaults: %v, %v", list, err)
 	}
 }
@@ -142,7 +145,7 @@ func TestWithoutEngine(t *testing.T) {
 	s := netrules.New(etcd, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, _, err := s.Of(ctx, "default", nil); !errors.Is(err, sandbox.ErrUnavailable) {
+	if _, _, _, err := s.Of(ctx, "default", "", nil); !errors.Is(err, sandbox.ErrUnavailable) {
 		t.Errorf("without the engine: %v", err)
 	}
 }

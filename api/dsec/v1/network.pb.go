@@ -21,8 +21,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// NetworkDefault is the policy of `target`: KIND/NAME or KIND/NAME@VERSION ("base/python:3.12", "toolkit/agent@v3").
-// A version's own stands in place of its name's.
+// NetworkDefault is the policy of `target`: KIND/NAME or KIND/NAME@VERSION ("base/python:3.12", "toolkit/agent@v3"), or
+// environment/NAME. A version's own stands in place of its name's.
 type NetworkDefault struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Target        string                 `protobuf:"bytes,1,opt,name=target,proto3" json:"target,omitempty"`
