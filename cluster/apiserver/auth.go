@@ -19,7 +19,9 @@ func keyOf(ctx context.Context) iam.Key {
 }
 
 // projectOf returns the project of that key.
-func projectOf(ctx context.Context) string { return cmp.Or(keyOf(ctx).Project, netrules.DefaultProject) }
+func projectOf(ctx context.Context) string {
+	return cmp.Or(keyOf(ctx).Project, netrules.DefaultProject)
+}
 
 // credentialHeaders never travel beyond the API server.
 var credentialHeaders = []string{"Authorization", "X-Api-Key", "Cookie", "Proxy-Authorization"}

@@ -79,7 +79,9 @@ func TestFollowed(t *testing.T) {
 	if err := writer.SetProject(ctx, "late", allow("npm", "pypi")); err != nil {
 		t.Fatal(err)
 	}
-	until("another", func(c *dsecv1.SetCeilingsRequest) bool { return len(c.Projects["late"].GetRules()) == 2 && c.Revision > before })
+	until("another", func(c *dsecv1.SetCeilingsRequest) bool {
+		return len(c.Projects["late"].GetRules()) == 2 && c.Revision > before
+	})
 	if err := writer.SetProject(ctx, "early", nil); err != nil {
 		t.Fatal(err)
 	}
