@@ -55,6 +55,7 @@ type Node struct {
 	Commands  dsecv1connect.CommandServiceClient
 	Files     dsecv1connect.FileServiceClient
 	Nodes     dsecv1connect.NodeServiceClient
+	Snapshots dsecv1connect.SnapshotServiceClient
 	HTTP      *http.Client
 	URL       string
 	Socket    string
@@ -170,6 +171,7 @@ func (n *Node) serve() {
 	n.Commands = dsecv1connect.NewCommandServiceClient(n.HTTP, n.URL)
 	n.Files = dsecv1connect.NewFileServiceClient(n.HTTP, n.URL)
 	n.Nodes = dsecv1connect.NewNodeServiceClient(n.HTTP, n.URL)
+	n.Snapshots = dsecv1connect.NewSnapshotServiceClient(n.HTTP, n.URL)
 }
 
 // Context ends with the suite's timeout.
@@ -204,7 +206,12 @@ func (n *Node) Create(t testing.TB, spec *dsecv1.SandboxSpec) *Box {
 	if r.Error != nil {
 		t.Fatalf("create: %v", r.Error)
 	}
-	b := &Box{T: t, N: n, Ctx: ctx, ID: r.Sandbox.Id, Sandbox: r.Sandbox}
+	return n.Box(t, r.Sandbox)
+}
+
+// Box is a sandbox that was made; it is stopped at the test's end.
+func (n *Node) Box(t testing.TB, made *dsecv1.Sandbox) *Box {
+	b := &Box{T: t, N: n, Ctx: Context(t), ID: made.Id, Sandbox: made}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), Timeout)
 		defer cancel()

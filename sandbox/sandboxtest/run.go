@@ -29,6 +29,9 @@ func Run(t *testing.T, f Factory) {
 		{"Creation", s.creation},
 		{"BadInput", s.badInput},
 		{"Network", s.network},
+		{"Snapshots", s.snapshots},
+		{"Forks", s.forks},
+		{"SnapshotRestart", s.snapshotRestart},
 		{"Restart", s.restart}, // last: it restarts the node
 	} {
 		t.Run(group.name, group.run)
