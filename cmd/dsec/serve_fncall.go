@@ -23,8 +23,8 @@ import (
 	edgecalls "github.com/opendsec/dsec/edge/fncall"
 	"github.com/opendsec/dsec/environment"
 	"github.com/opendsec/dsec/guest/cell"
+	"github.com/opendsec/dsec/internal/hold"
 	"github.com/opendsec/dsec/layer"
-	"github.com/opendsec/dsec/layer/store/posix"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -91,7 +91,11 @@ func openCalls(f *serveFlags, d stateDir, opts map[string]string, id sandbox.Edg
 			return nil, err
 		}
 	}
-	store, err := posix.Open(layerStore(d), log)
+	store, err := readStore(opts, d)
+	if err != nil {
+		return nil, err
+	}
+	layers, err := store.node(d, hold.NewClient(d.socket(holdRole)), log)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +109,7 @@ func openCalls(f *serveFlags, d stateDir, opts map[string]string, id sandbox.Edg
 	sum := fnv.New64a()
 	_, _ = sum.Write([]byte(d)) // never fails
 	cfg.StateDir, cfg.Log, cfg.Name = c.dir, log, fmt.Sprintf("dsec-calls-%s-%016x", id, sum.Sum64())
-	cfg.Resolve = resolveCalls(environment.NewEtcd(c.etcd, cataloguePrefix), posix.NewNode(store))
+	cfg.Resolve = resolveCalls(environment.NewEtcd(c.etcd, cataloguePrefix), layers)
 	if c.service, err = fncall.New(cfg); err != nil {
 		c.etcd.Close()
 		return nil, err
