@@ -184,6 +184,7 @@ func (s *slot) write(sc *nursery.Script) {
 	s.step.stdin = do("place stdin", unix.SYS_DUP2, uintptr(s.w.null), 0)
 	do("place stdout", unix.SYS_DUP2, uintptr(s.out[1]), 1)
 	do("place stderr", unix.SYS_DUP2, uintptr(s.err[1]), 2)
+	do("close the others", unix.SYS_CLOSE_RANGE, 3, 1<<32-1, unix.CLOSE_RANGE_CLOEXEC)
 	limit := func(what int) int { return do("limit resources", unix.SYS_SETRLIMIT, uintptr(what), 0) }
 	s.step.file, s.step.nofile = limit(unix.RLIMIT_FSIZE), limit(unix.RLIMIT_NOFILE)
 	s.step.stack, s.step.cpu = limit(unix.RLIMIT_STACK), limit(unix.RLIMIT_CPU)
