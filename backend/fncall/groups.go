@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,12 +19,34 @@ import (
 type groups struct {
 	layout cgroup.Layout
 	tree   *cgroup.Tree
+	places int // calls that run at once
+}
+
+// weigh makes a directory of groups weigh as much as that many processes: without it all calls together would get what
+// one process of a neighbour gets.
+func (g *groups) weigh(dir string) error {
+	file, value := "cpu.weight", min(100*g.places, 10_000)
+	if len(g.layout.V1) > 0 {
+		file, value = "cpu.shares", min(1024*g.places, 262_144)
+	}
+	if err := linux.WritePlain(filepath.Join(dir, file), strconv.Itoa(value)); err != nil {
+		return fmt.Errorf("weigh function calls: %w", err)
+	}
+	return nil
+}
+
+// cpu is the tree's directory that shares the processor out; "" where nothing does.
+func (g *groups) cpu() string {
+	if len(g.layout.V1) > 0 {
+		return g.layout.V1["cpu"]
+	}
+	return g.layout.V2
 }
 
 // openGroups finds the place that an earlier process chose, or chooses one below this process's own groups.
-func openGroups(state, name string) (*groups, error) {
+func openGroups(state, name string, places int) (*groups, error) {
 	note := filepath.Join(state, "groups.json")
-	g := &groups{}
+	g := &groups{places: places}
 	b, err := os.ReadFile(note)
 	if err == nil {
 		if err = json.Unmarshal(b, &g.layout); err == nil {
@@ -43,6 +66,11 @@ func openGroups(state, name string) (*groups, error) {
 	}
 	if g.tree, err = cgroup.Open(g.layout); err != nil {
 		return nil, err
+	}
+	if dir := g.cpu(); dir != "" {
+		if err := g.weigh(dir); err != nil {
+			return nil, err
+		}
 	}
 	return g, g.sweep()
 }
@@ -76,6 +104,9 @@ func (g *groups) make(name string) (cell.Groups, error) {
 		if err := linux.WritePlain(filepath.Join(out.V2, "cgroup.subtree_control"), "+memory +pids +cpu"); err != nil {
 			return out, fmt.Errorf("turn on controllers: %w", err)
 		}
+	}
+	if dir := in(g.cpu()); dir != "" {
+		return out, g.weigh(dir)
 	}
 	return out, nil
 }

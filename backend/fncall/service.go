@@ -27,7 +27,7 @@ type Config struct {
 	Bases      map[string]string // runtime -> base; those that are not named have none
 	Log        *slog.Logger
 
-	Parallel   int           // calls that run at once; 0 = twice the processors
+	Parallel   int           // calls that run at once; 0 = four for each processor
 	MaxWaiting int           // calls that wait; 0 = 8192
 	MaxPerKey  int           // of one key; 0 = half of MaxWaiting
 	Idle       time.Duration // a runtime's worker ends when no call came for so long; 0 = 5 minutes
@@ -59,7 +59,7 @@ const (
 // New opens the service on its state, having removed what an earlier one left. No worker is started before it is needed.
 func New(cfg Config) (*Service, error) {
 	if cfg.Parallel == 0 {
-		cfg.Parallel = 2 * runtime.NumCPU()
+		cfg.Parallel = 4 * runtime.NumCPU()
 	}
 	cfg.Parallel = min(cfg.Parallel, uidRange/4)
 	if cfg.MaxWaiting == 0 {
@@ -86,7 +86,7 @@ func New(cfg Config) (*Service, error) {
 	if s.filter, err = confine.Program(callRules()); err != nil {
 		return nil, fmt.Errorf("function calls: %w", err)
 	}
-	if s.groups, err = openGroups(cfg.StateDir, cfg.Name); err != nil {
+	if s.groups, err = openGroups(cfg.StateDir, cfg.Name, cfg.Parallel); err != nil {
 		return nil, fmt.Errorf("function calls: %w", err)
 	}
 	s.wg.Go(s.tidy)
