@@ -60,10 +60,10 @@ bench: build
 	$(GO) run ./bench/foundation -dsec $(BIN)/dsec -out bench/out/foundation.json
 	$(GO) run ./bench/stages -init $(BIN)/dsec-init -out bench/out/stages.json
 
-# Figures of the network's data plane.
-bench-network:
+# Figures of sandboxes' network.
+bench-network: build
 	@hack/deps.sh
-	$(GO) run ./bench/network -out bench/out/network.json
+	$(GO) run ./bench/network -dsec $(BIN)/dsec -out bench/out/network.json
 
 # Figures of function calls; ARGS="-only calls -n 100" narrows it.
 bench-fncall: build

@@ -11,19 +11,33 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/bench/measure"
+	"github.com/opendsec/dsec/internal/testkit"
+	"github.com/opendsec/dsec/policy/network/networktest"
 )
 
 type bench struct {
+	dsec  string
 	only  string
 	n     int
 	slots int
+	lives int
 	rows  []measure.Row
 }
 
+// main has a network namespace for itself: the node's network is the host's only one, and this machine may have its own.
 func main() {
+	os.Exit(networktest.Alone(func() error {
+		_, err := testkit.DebianBase(context.Background()) // where the machine's network is
+		return err
+	}, alone))
+}
+
+func alone() int {
 	b := &bench{}
 	out := flag.String("out", "bench/out/network.json", "where the rows go")
-	flag.StringVar(&b.only, "only", "", "comma-separated parts to run: link, policy, traffic, rules (all)")
+	flag.StringVar(&b.only, "only", "", "comma-separated parts to run: link, policy, traffic, rules, names, create, live, leftovers (all)")
+	flag.StringVar(&b.dsec, "dsec", "bin/dsec", "the program, with dsec-init beside it")
+	flag.IntVar(&b.lives, "lives", 1000, "creations before leftovers are counted")
 	flag.IntVar(&b.n, "n", 300, "runs of each figure")
 	flag.IntVar(&b.slots, "slots", 1000, "sandboxes whose policy changes at once")
 	flag.Parse()
@@ -34,15 +48,17 @@ func main() {
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 func (b *bench) run(ctx context.Context, out string) error {
 	for _, part := range []struct {
 		name string
 		f    func(context.Context) error
-	}{{"link", b.links}, {"policy", b.policies}, {"traffic", b.traffic}, {"rules", b.rules}} {
+	}{{"link", b.links}, {"policy", b.policies}, {"traffic", b.traffic}, {"rules", b.rules},
+		{"names", b.names}, {"create", b.creations}, {"live", b.live}, {"leftovers", b.leftovers}} {
 		if b.only != "" && !strings.Contains(","+b.only+",", ","+part.name+",") {
 			continue
 		}
