@@ -167,14 +167,24 @@ type Upload struct {
 	Prefix string // directory of the layer that the archive's root becomes
 	Format string // "" = tar (plain, gzip or zstd), "oci" = OCI layout or docker save archive
 	Source string // for listings
+	// OnStart is what is run in each new sandbox that has the layer; nil = nothing.
+	OnStart *dsecv1.OnStart
+	// Step, in place of a name, keeps the layer as what a step of a build made.
+	Step string
 }
 
 // UploadLayer streams an archive up and returns the layer. progress may be nil.
 func (c *Client) UploadLayer(ctx context.Context, up Upload, tar io.Reader, progress func(*dsecv1.ImportProgress)) (*dsecv1.ImportLayerResponse, error) {
-	q := url.Values{"kind": {up.Kind}, "name": {up.Name}}
-	for k, v := range map[string]string{"prefix": up.Prefix, "format": up.Format, "source": up.Source} {
+	q := url.Values{"kind": {up.Kind}}
+	for k, v := range map[string]string{"name": up.Name, "prefix": up.Prefix, "format": up.Format, "source": up.Source, "step": up.Step, "on_start_user": up.OnStart.GetUser()} {
 		if v != "" {
 			q.Set(k, v)
+		}
+	}
+	if o := up.OnStart; o != nil {
+		q["on_start"] = o.GetArgv()
+		if t := o.GetTimeoutSeconds(); t > 0 {
+			q.Set("on_start_timeout", strconv.FormatFloat(t, 'g', -1, 64))
 		}
 	}
 	resp, err := c.do(ctx, http.MethodPut, "/v1/layers", q, tar)

@@ -48,7 +48,7 @@ func (n *nameless) old(digest string, grace time.Duration) bool {
 	return now.Sub(since) >= grace
 }
 
-// inUse counts the sandboxes of every layer, as all edges tell. An edge that does not answer is an error: what it has is
+// inUse counts the sandboxes and snapshots of every layer, as all edges tell. An edge that does not answer is an error: what it has is
 // not known, and unknown is not unused.
 func (s *Server) inUse(ctx context.Context) (map[string]int, error) {
 	out := map[string]int{}
@@ -65,6 +65,15 @@ func (s *Server) inUse(ctx context.Context) (map[string]int, error) {
 			}
 			if token = resp.GetNextPageToken(); token == "" {
 				break
+			}
+		}
+		resp, err := e.Snapshots.ListSnapshots(ctx, &dsecv1.ListSnapshotsRequest{All: true})
+		if err != nil {
+			return nil, fmt.Errorf("snapshots of edge %s: %w", e.ID(), e.answered(ctx, err))
+		}
+		for _, sn := range resp.GetSnapshots() {
+			for _, d := range sn.GetLayers() {
+				out[d]++
 			}
 		}
 	}
@@ -86,7 +95,7 @@ func (s *Server) removeUnused() func(ctx context.Context, digest string) error {
 			}
 		}
 		if n := used[digest]; n > 0 {
-			return fmt.Errorf("%w: %d running sandboxes are made of it", sandbox.ErrConflict, n)
+			return fmt.Errorf("%w: %d running sandboxes or snapshots are made of it", sandbox.ErrConflict, n)
 		}
 		return s.importer.remove(ctx, digest)
 	}
@@ -126,7 +135,7 @@ func (s *Server) sweep(ctx context.Context, dryRun bool, age time.Duration) (*ds
 		}
 		switch {
 		case used[d] > 0:
-			err = fmt.Errorf("%d running sandboxes are made of it", used[d])
+			err = fmt.Errorf("%d running sandboxes or snapshots are made of it", used[d])
 		case dryRun:
 			err = nil
 		default:

@@ -290,15 +290,10 @@ func (l layerService) GetStep(ctx context.Context, r *dsecv1.GetStepRequest) (*d
 }
 
 func (l layerService) PutStep(ctx context.Context, r *dsecv1.PutStepRequest) (*dsecv1.PutStepResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
-	defer cancel()
 	if l.s.importer == nil {
 		return nil, connectError(errNoImporter)
 	}
-	if err := l.s.importer.keep(ctx, r.GetLayer().GetDigest()); err != nil {
-		return nil, connectError(err)
-	}
-	if err := l.s.o.Catalogue.PutStep(ctx, r.GetKey(), r.GetLayer()); err != nil {
+	if err := l.s.putStep(ctx, r.GetKey(), r.GetLayer()); err != nil {
 		return nil, connectError(err)
 	}
 	return &dsecv1.PutStepResponse{}, nil

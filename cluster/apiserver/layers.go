@@ -96,6 +96,9 @@ func (l layerService) ImportLayer(ctx context.Context, r *dsecv1.ImportLayerRequ
 	if im == nil {
 		return connectError(errNoImporter)
 	}
+	if err := checkOnStart(r.GetOnStart()); err != nil {
+		return connectError(err)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	in, err := im.Layers.ImportLayer(ctx, r)
@@ -111,6 +114,7 @@ func (l layerService) ImportLayer(ctx context.Context, r *dsecv1.ImportLayerRequ
 			}
 			continue
 		}
+		msg.Layer.OnStart = r.GetOnStart()
 		done, err := l.s.publish(ctx, msg)
 		if err != nil {
 			return connectError(err)

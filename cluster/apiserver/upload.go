@@ -2,12 +2,16 @@ package apiserver
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
+	"strconv"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/sandbox"
 	"google.golang.org/protobuf/encoding/protojson"
 )
 
@@ -22,7 +26,12 @@ func (s *Server) uploadLayer(w http.ResponseWriter, r *http.Request) {
 		s.writeError(w, r, errNoImporter)
 		return
 	}
-	req, err := http.NewRequestWithContext(r.Context(), http.MethodPut, im.base+"/v1/layers?"+r.URL.RawQuery, r.Body)
+	up, err := readUpload(r.URL.Query())
+	if err != nil {
+		s.writeError(w, r, err)
+		return
+	}
+	req, err := http.NewRequestWithContext(r.Context(), http.MethodPut, im.base+"/v1/layers?"+up.query, r.Body)
 	if err != nil {
 		s.writeError(w, r, err)
 		return
@@ -52,7 +61,7 @@ func (s *Server) uploadLayer(w http.ResponseWriter, r *http.Request) {
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(make([]byte, 0, 4096), maxLine)
 	for lines.Scan() {
-		line, last := s.importLine(r, lines.Bytes())
+		line, last := s.importLine(r, up, lines.Bytes())
 		if _, err := w.Write(append(line, '\n')); err != nil {
 			return
 		}
@@ -68,8 +77,52 @@ func (s *Server) uploadLayer(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(append(errorLine(im.failed(err)), '\n'))
 }
 
+// upload is what of an upload's URL is the catalogue's.
+type upload struct {
+	onStart *dsecv1.OnStart
+	step    string
+	query   string // for the importer
+}
+
+func readUpload(q url.Values) (*upload, error) {
+	up := &upload{step: q.Get("step")}
+	if argv := q["on_start"]; len(argv) > 0 {
+		up.onStart = &dsecv1.OnStart{Argv: argv, User: q.Get("on_start_user")}
+		if t := q.Get("on_start_timeout"); t != "" {
+			var err error
+			if up.onStart.TimeoutSeconds, err = strconv.ParseFloat(t, 64); err != nil {
+				return nil, fmt.Errorf("upload: %w: on_start_timeout %.40q is not a number of seconds", sandbox.ErrInvalid, t)
+			}
+		}
+		if err := checkOnStart(up.onStart); err != nil {
+			return nil, fmt.Errorf("upload: %w", err)
+		}
+	}
+	if up.step != "" {
+		if q.Get("name") != "" {
+			return nil, fmt.Errorf("upload: %w: it has a name and a step; give one", sandbox.ErrInvalid)
+		}
+		q.Set("name", "step") // for the importer's log
+	}
+	for _, k := range []string{"on_start", "on_start_user", "on_start_timeout", "step"} {
+		q.Del(k)
+	}
+	up.query = q.Encode()
+	return up, nil
+}
+
+// putStep keeps an imported layer as what a step of a build made.
+func (s *Server) putStep(ctx context.Context, key string, l *dsecv1.Layer) error {
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	defer cancel()
+	if err := s.importer.keep(ctx, l.GetDigest()); err != nil {
+		return fmt.Errorf("keep step of a build: %w", err)
+	}
+	return s.o.Catalogue.PutStep(ctx, key, l)
+}
+
 // importLine publishes the layer when the line brings it, and returns the line to pass on.
-func (s *Server) importLine(r *http.Request, line []byte) (out []byte, last bool) {
+func (s *Server) importLine(r *http.Request, up *upload, line []byte) (out []byte, last bool) {
 	msg := &dsecv1.ImportLayerResponse{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(line, msg); err != nil {
 		return errorLine(fmt.Errorf("read the importer's answer: %w", err)), true
@@ -80,7 +133,14 @@ func (s *Server) importLine(r *http.Request, line []byte) (out []byte, last bool
 	last = msg.GetLayer() != nil
 	if last {
 		var err error
-		if msg, err = s.publish(r.Context(), msg); err != nil {
+		msg.Layer.OnStart = up.onStart
+		if up.step != "" {
+			msg.Layer.Name = ""
+			err = s.putStep(r.Context(), up.step, msg.Layer)
+		} else {
+			msg, err = s.publish(r.Context(), msg)
+		}
+		if err != nil {
 			return errorLine(err), true
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -33,6 +34,8 @@ func withoutDashes(argv []string) []string {
 	return argv
 }
 
+var errNoCommand = errors.New("no command: append one (`-- make test`) or give -c 'SCRIPT'")
+
 // spec makes the command from flags and arguments. fallback is what to run when nothing was named; empty = that
 // is an error.
 func (f *commandFlags) spec(argv []string, fallback string) (*dsecv1.CommandSpec, error) {
@@ -42,7 +45,7 @@ func (f *commandFlags) spec(argv []string, fallback string) (*dsecv1.CommandSpec
 		return nil, fmt.Errorf("give either a program or -c SCRIPT")
 	case len(argv) == 0 && f.script == "":
 		if s.Shell = fallback; fallback == "" {
-			return nil, fmt.Errorf("no command: append one (`-- make test`) or give -c 'SCRIPT'")
+			return nil, errNoCommand
 		}
 	}
 	if f.timeout != "" {

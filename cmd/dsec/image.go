@@ -11,8 +11,10 @@ import (
 )
 
 func newImage() *cobra.Command {
+	const base = dsecv1.LayerKind_LAYER_KIND_BASE
 	cmd := &cobra.Command{Use: "image", Short: "Import, list and remove base images"}
-	cmd.AddCommand(newImageImport(), newLayerLs("ls", "List base images", dsecv1.LayerKind_LAYER_KIND_BASE), newImageRm())
+	cmd.AddCommand(newImageImport(), newLayerLs("ls", "List base images", base), newLayerInspect(base), newLayerTag(base),
+		newLayerDiff(base), newLayerVerify(base), newImageRm(), newLayerGC())
 	return cmd
 }
 
@@ -51,17 +53,20 @@ archive of one or of docker save.`,
 }
 
 func newImageRm() *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	cmd := &cobra.Command{
 		Use:   "rm NAME[@V]...",
 		Short: "Remove base images from the catalogue (what runs keeps them)",
 		Args:  rangeArgs(1, -1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, a := range args {
-				if err := deleteLayer(cmd, dsecv1.LayerKind_LAYER_KIND_BASE, a); err != nil {
+				if err := deleteLayer(cmd, dsecv1.LayerKind_LAYER_KIND_BASE, a, force); err != nil {
 					return err
 				}
 			}
 			return nil
 		},
 	}
+	cmd.Flags().BoolVar(&force, "force", false, "also what environments name")
+	return cmd
 }

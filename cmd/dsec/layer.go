@@ -12,7 +12,8 @@ import (
 
 func newLayer() *cobra.Command {
 	cmd := &cobra.Command{Use: "layer", Short: "Import, list and remove layers of any kind"}
-	cmd.AddCommand(newLayerImport(), newLayerLs("ls", "List layers", dsecv1.LayerKind_LAYER_KIND_UNSPECIFIED), newLayerRm())
+	cmd.AddCommand(newLayerImport(), newLayerLs("ls", "List layers", 0), newLayerInspect(0), newLayerTag(0), newLayerDiff(0), newLayerVerify(0),
+		newLayerCollapse(), newLayerRm(), newLayerGC())
 	return cmd
 }
 
@@ -47,6 +48,7 @@ func newLayerImport() *cobra.Command {
 	var l layerName
 	var prefix string
 	var insecure, keepOwner bool
+	var hook onStartFlags
 	cmd := &cobra.Command{
 		Use:   "import {--base|--workspace|--toolkit NAME} SOURCE",
 		Short: "Bring a directory, a tar or an image in as a layer",
@@ -63,6 +65,10 @@ next version of a layer. Files of a directory become root's, except in a base or
 			if prefix != "" && !strings.HasPrefix(prefix, "/") {
 				return &exitError{2, fmt.Errorf("--prefix %q: want an absolute path, like /%s", prefix, prefix)}
 			}
+			onStart, err := hook.get(cmd)
+			if err != nil {
+				return &exitError{2, err}
+			}
 			c, err := newClient()
 			if err != nil {
 				return err
@@ -72,13 +78,14 @@ next version of a layer. Files of a directory become root's, except in a base or
 				if prefix != "" {
 					return &exitError{2, fmt.Errorf("--prefix is for directories and tars")}
 				}
-				return importRemote(cmd, c, &dsecv1.ImportLayerRequest{Kind: kind, Name: name, Source: args[0], Insecure: insecure})
+				return importRemote(cmd, c, &dsecv1.ImportLayerRequest{Kind: kind, Name: name, Source: args[0], Insecure: insecure, OnStart: onStart})
 			}
-			up := client.Upload{Kind: kindText(kind), Name: name, Prefix: prefix}
+			up := client.Upload{Kind: kindText(kind), Name: name, Prefix: prefix, OnStart: onStart}
 			return importLocal(cmd, c, up, args[0], keepOwner || kind == dsecv1.LayerKind_LAYER_KIND_BASE)
 		},
 	}
 	l.register(cmd)
+	hook.register(cmd)
 	cmd.Flags().StringVar(&prefix, "prefix", "", "`DIR` of the layer that the source's root becomes, like /workspace")
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "speak plain http to the registry")
 	cmd.Flags().BoolVar(&keepOwner, "keep-owner", false, "keep the owners of a directory's files")
@@ -109,7 +116,7 @@ func newLayerLs(use, short string, kind dsecv1.LayerKind) *cobra.Command {
 			}
 			rows := make([][]string, len(resp.GetLayers()))
 			for i, l := range resp.GetLayers() {
-				rows[i] = []string{kindText(l.GetKind()), l.GetName(), l.GetVersion(), bytesText(l.GetMetaBytes() + l.GetDataBytes()), fmt.Sprint(l.GetFiles()),
+				rows[i] = []string{kindText(l.GetKind()), l.GetName(), strings.Join(append([]string{l.GetVersion()}, l.GetTags()...), ","), bytesText(l.GetMetaBytes() + l.GetDataBytes()), fmt.Sprint(l.GetFiles()),
 					l.GetCreatedAt().AsTime().Local().Format(time.DateTime), shortDigest(l.GetDigest()), l.GetSource()}
 			}
 			return table(cmd.OutOrStdout(), "KIND NAME VERSION SIZE FILES CREATED DIGEST SOURCE", rows)
@@ -119,6 +126,7 @@ func newLayerLs(use, short string, kind dsecv1.LayerKind) *cobra.Command {
 
 func newLayerRm() *cobra.Command {
 	var l layerName
+	var force bool
 	cmd := &cobra.Command{
 		Use:   "rm {--base|--workspace|--toolkit NAME[@V]}",
 		Short: "Remove a layer's version, or all of them, from the catalogue (what runs keeps them)",
@@ -128,14 +136,41 @@ func newLayerRm() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return deleteLayer(cmd, kind, name)
+			return deleteLayer(cmd, kind, name, force)
 		},
 	}
 	l.register(cmd)
+	cmd.Flags().BoolVar(&force, "force", false, "also what environments name")
 	return cmd
 }
 
-func deleteLayer(cmd *cobra.Command, kind dsecv1.LayerKind, nameAt string) error {
+// onStartFlags say what is run in each new sandbox that has the layer.
+type onStartFlags struct{ command, user, timeout string }
+
+func (f *onStartFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.command, "on-start", "", "`COMMAND` for the sandbox's sh that runs in each new sandbox before anything else")
+	cmd.Flags().StringVar(&f.user, "on-start-user", "", "user of --on-start (default: the sandbox's)")
+	cmd.Flags().StringVar(&f.timeout, "on-start-timeout", "", "how long --on-start may take (default: 60s)")
+}
+
+func (f *onStartFlags) get(cmd *cobra.Command) (*dsecv1.OnStart, error) {
+	if f.command == "" {
+		if f.user != "" || f.timeout != "" {
+			return nil, fmt.Errorf("--on-start-user and --on-start-timeout go with --on-start COMMAND")
+		}
+		return nil, nil
+	}
+	o := &dsecv1.OnStart{Argv: []string{"/bin/sh", "-c", f.command}, User: f.user}
+	if cmd.Flags().Changed("on-start-timeout") {
+		var err error
+		if o.TimeoutSeconds, err = parseSeconds(f.timeout); err != nil || o.TimeoutSeconds <= 0 {
+			return nil, fmt.Errorf("--on-start-timeout %q: want a duration above 0, like 90s", f.timeout)
+		}
+	}
+	return o, nil
+}
+
+func deleteLayer(cmd *cobra.Command, kind dsecv1.LayerKind, nameAt string, force bool) error {
 	name, version := nameAt, ""
 	if i := strings.LastIndexByte(nameAt, '@'); i > 0 {
 		name, version = nameAt[:i], nameAt[i+1:]
@@ -145,7 +180,7 @@ func deleteLayer(cmd *cobra.Command, kind dsecv1.LayerKind, nameAt string) error
 		return err
 	}
 	defer c.Close()
-	resp, err := c.Layers.DeleteLayer(cmd.Context(), &dsecv1.DeleteLayerRequest{Kind: kind, Name: name, Version: version})
+	resp, err := c.Layers.DeleteLayer(cmd.Context(), &dsecv1.DeleteLayerRequest{Kind: kind, Name: name, Version: version, Force: force})
 	if err != nil {
 		return err
 	}

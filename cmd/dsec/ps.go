@@ -87,10 +87,13 @@ func stateText(s *dsecv1.Sandbox) string {
 
 func environmentText(e *dsecv1.Environment) string {
 	var parts []string
-	for _, p := range append([]string{e.GetImage(), e.GetBase(), e.GetWorkspace()}, e.GetToolkits()...) {
+	for _, p := range append([]string{e.GetName(), e.GetImage(), e.GetBase(), e.GetWorkspace()}, e.GetToolkits()...) {
 		if p != "" {
 			parts = append(parts, p)
 		}
+	}
+	if n := len(e.GetLayers()); n > 0 {
+		parts = append(parts, fmt.Sprintf("%d layers", n))
 	}
 	if len(parts) == 0 {
 		return "-"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
@@ -25,7 +26,7 @@ func newRun() *cobra.Command {
 		Use:   "run [flags] [--] [COMMAND [ARG...]]",
 		Short: "Create a sandbox, run a command in it, remove it",
 		Long: `Run creates a sandbox, streams a command's output, and exits with the command's exit code once the sandbox
-is removed. 125 = the platform failed (the reason is on stderr), 126 and 127 as shells use them.`,
+is removed. Without a command it runs what the image says (its entrypoint and default arguments). 125 = the platform failed (the reason is on stderr), 126 and 127 as shells use them.`,
 		Example: `  dsec run --base debian -- cat /etc/os-release
   dsec run --base python --workspace django -c 'python -m pytest -x'
   dsec run -it --base debian
@@ -36,7 +37,8 @@ is removed. 125 = the platform failed (the reason is on stderr), 126 and 127 as 
 				fallback = loginShell
 			}
 			command, err := cf.spec(args, fallback)
-			if err != nil {
+			asks := errors.Is(err, errNoCommand) && f.names() // the image may say what it runs
+			if err != nil && !asks {
 				return &exitError{2, err}
 			}
 			spec, err := f.spec(cmd)
@@ -52,6 +54,15 @@ is removed. 125 = the platform failed (the reason is on stderr), 126 and 127 as 
 				return infra(err)
 			}
 			defer c.Close()
+			if asks {
+				argv, err := imageCommand(cmd.Context(), c, spec.GetEnvironment())
+				if err != nil {
+					return infra(err)
+				}
+				if command, err = cf.spec(argv, ""); err != nil {
+					return &exitError{2, err}
+				}
+			}
 			return runOnce(cmd, c, spec, command, cf, keep)
 		},
 	}
@@ -59,6 +70,15 @@ is removed. 125 = the platform failed (the reason is on stderr), 126 and 127 as 
 	cf.register(cmd)
 	cmd.Flags().BoolVar(&keep, "keep", false, "keep the sandbox and print its id on stderr")
 	return cmd
+}
+
+// imageCommand is what the image says that it runs: its entrypoint, and its default arguments behind it.
+func imageCommand(ctx context.Context, c *client.Client, env *dsecv1.Environment) ([]string, error) {
+	resp, err := c.Environments.InspectEnvironment(ctx, &dsecv1.InspectEnvironmentRequest{Environment: env, Paths: -1})
+	if err != nil {
+		return nil, err
+	}
+	return slices.Concat(resp.GetConfig().GetEntrypoint(), resp.GetConfig().GetCmd()), nil
 }
 
 func runOnce(cmd *cobra.Command, c *client.Client, spec *dsecv1.SandboxSpec, command *dsecv1.CommandSpec, cf commandFlags, keep bool) (err error) {

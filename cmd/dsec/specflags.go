@@ -15,24 +15,25 @@ const maxCores = 1e6
 
 // specFlags are the flags of create and run that say what the sandbox is.
 type specFlags struct {
-	backend, image, base, workspace string
-	toolkits                        []string
-	memory, disk, shm               string
-	readRate, writeRate             string
-	cpus                            float64
-	pids                            int64
-	env, secrets, labels, allow     []string
-	ttl, idle, createTimeout        string
-	user, workdir, hostname         string
-	noNewPrivs                      bool
-	netLimits                       netLimits
-	privateNetwork, networkName     string
+	backend, image, base, workspace, environment string
+	toolkits                                     []string
+	memory, disk, shm                            string
+	readRate, writeRate                          string
+	cpus                                         float64
+	pids                                         int64
+	env, secrets, labels, allow                  []string
+	ttl, idle, createTimeout                     string
+	user, workdir, hostname                      string
+	noNewPrivs                                   bool
+	netLimits                                    netLimits
+	privateNetwork, networkName                  string
 }
 
 func (f *specFlags) register(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.backend, "backend", "container", "kind of machine: container, microvm, fullvm, fake")
 	fl.StringVar(&f.image, "image", "", "base by the reference `REF` that it was imported from, or by its name")
+	fl.StringVar(&f.environment, "environment", "", "named environment `NAME` (dsec env); --workspace and the like add to it")
 	fl.StringVar(&f.base, "base", "", "base layer `NAME[@V]`")
 	fl.StringVar(&f.workspace, "workspace", "", "workspace layer `NAME[@V]`")
 	fl.StringArrayVar(&f.toolkits, "toolkit", nil, "toolkit layer `NAME[@V]` (may be repeated, bottom to top)")
@@ -59,6 +60,9 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fl.BoolVar(&f.noNewPrivs, "no-new-privileges", false, "setuid programs gain nothing")
 }
 
+// names tells whether the flags say what the sandbox is made of.
+func (f *specFlags) names() bool { return f.environment != "" || f.image != "" || f.base != "" }
+
 // spec turns the flags into what the API takes. What was not given is left to the node.
 func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 	backend, ok := dsecv1.Backend_value["BACKEND_"+strings.ToUpper(f.backend)]
@@ -67,12 +71,12 @@ func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 	}
 	s := &dsecv1.SandboxSpec{
 		Backend:     dsecv1.Backend(backend),
-		Environment: &dsecv1.Environment{Image: f.image, Base: f.base, Workspace: f.workspace, Toolkits: f.toolkits},
+		Environment: &dsecv1.Environment{Name: f.environment, Image: f.image, Base: f.base, Workspace: f.workspace, Toolkits: f.toolkits},
 		Limits:      &dsecv1.Limits{Pids: f.pids},
 		User:        f.user, Workdir: f.workdir, Hostname: f.hostname, NoNewPrivileges: f.noNewPrivs,
 	}
-	if f.image == "" && f.base == "" && s.Backend != dsecv1.Backend_BACKEND_FAKE {
-		return nil, fmt.Errorf("name what the sandbox is made of: --base NAME or --image REF (`dsec image ls` shows what there is)")
+	if !f.names() && s.Backend != dsecv1.Backend_BACKEND_FAKE {
+		return nil, fmt.Errorf("name what the sandbox is made of: --base NAME, --image REF or --environment NAME (`dsec image ls` and `dsec env ls` show what there is)")
 	}
 	if f.image != "" && f.base != "" {
 		return nil, fmt.Errorf("--image and --base both name the base: give one")

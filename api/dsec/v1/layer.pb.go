@@ -370,7 +370,9 @@ type ImportLayerRequest struct {
 	// docker://HOST/NAME:TAG or docker://HOST/NAME@DIGEST
 	Source string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
 	// Speak plain http to the registry (loopback registries always may).
-	Insecure      bool `protobuf:"varint,4,opt,name=insecure,proto3" json:"insecure,omitempty"`
+	Insecure bool `protobuf:"varint,4,opt,name=insecure,proto3" json:"insecure,omitempty"`
+	// What is run in each new sandbox that has the layer.
+	OnStart       *OnStart `protobuf:"bytes,5,opt,name=on_start,json=onStart,proto3" json:"on_start,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -431,6 +433,13 @@ func (x *ImportLayerRequest) GetInsecure() bool {
 		return x.Insecure
 	}
 	return false
+}
+
+func (x *ImportLayerRequest) GetOnStart() *OnStart {
+	if x != nil {
+		return x.OnStart
+	}
+	return nil
 }
 
 type ImportProgress struct {
@@ -2013,12 +2022,13 @@ const file_dsec_v1_layer_proto_rawDesc = "" +
 	"\n" +
 	"entrypoint\x18\x04 \x03(\tR\n" +
 	"entrypoint\x12\x10\n" +
-	"\x03cmd\x18\x05 \x03(\tR\x03cmd\"\x84\x01\n" +
+	"\x03cmd\x18\x05 \x03(\tR\x03cmd\"\xb1\x01\n" +
 	"\x12ImportLayerRequest\x12&\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x12\x1a\n" +
-	"\binsecure\x18\x04 \x01(\bR\binsecure\"f\n" +
+	"\binsecure\x18\x04 \x01(\bR\binsecure\x12+\n" +
+	"\bon_start\x18\x05 \x01(\v2\x10.dsec.v1.OnStartR\aonStart\"f\n" +
 	"\x0eImportProgress\x12\x14\n" +
 	"\x05stage\x18\x01 \x01(\tR\x05stage\x12\x1d\n" +
 	"\n" +
@@ -2193,60 +2203,61 @@ var file_dsec_v1_layer_proto_depIdxs = []int32{
 	3,  // 2: dsec.v1.Layer.config:type_name -> dsec.v1.ImageConfig
 	2,  // 3: dsec.v1.Layer.on_start:type_name -> dsec.v1.OnStart
 	0,  // 4: dsec.v1.ImportLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	5,  // 5: dsec.v1.ImportLayerResponse.progress:type_name -> dsec.v1.ImportProgress
-	1,  // 6: dsec.v1.ImportLayerResponse.layer:type_name -> dsec.v1.Layer
-	7,  // 7: dsec.v1.ImportLayerResponse.error:type_name -> dsec.v1.ImportError
-	0,  // 8: dsec.v1.ListLayersRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 9: dsec.v1.ListLayersResponse.layers:type_name -> dsec.v1.Layer
-	0,  // 10: dsec.v1.DeleteLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 11: dsec.v1.DeleteLayerResponse.deleted:type_name -> dsec.v1.Layer
-	0,  // 12: dsec.v1.GetLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 13: dsec.v1.GetLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 14: dsec.v1.TagLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 15: dsec.v1.TagLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 16: dsec.v1.PublishLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	3,  // 17: dsec.v1.PublishLayerRequest.config:type_name -> dsec.v1.ImageConfig
-	2,  // 18: dsec.v1.PublishLayerRequest.on_start:type_name -> dsec.v1.OnStart
-	1,  // 19: dsec.v1.PublishLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 20: dsec.v1.DiffLayersRequest.kind:type_name -> dsec.v1.LayerKind
-	19, // 21: dsec.v1.DiffLayersResponse.changes:type_name -> dsec.v1.FileChange
-	0,  // 22: dsec.v1.VerifyLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 23: dsec.v1.VerifyLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 24: dsec.v1.CollapseLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	5,  // 25: dsec.v1.CollapseLayerResponse.progress:type_name -> dsec.v1.ImportProgress
-	1,  // 26: dsec.v1.CollapseLayerResponse.layer:type_name -> dsec.v1.Layer
-	27, // 27: dsec.v1.CollectLayersResponse.kept:type_name -> dsec.v1.KeptLayer
-	1,  // 28: dsec.v1.GetStepResponse.layer:type_name -> dsec.v1.Layer
-	1,  // 29: dsec.v1.PutStepRequest.layer:type_name -> dsec.v1.Layer
-	4,  // 30: dsec.v1.LayerService.ImportLayer:input_type -> dsec.v1.ImportLayerRequest
-	8,  // 31: dsec.v1.LayerService.ListLayers:input_type -> dsec.v1.ListLayersRequest
-	10, // 32: dsec.v1.LayerService.DeleteLayer:input_type -> dsec.v1.DeleteLayerRequest
-	12, // 33: dsec.v1.LayerService.GetLayer:input_type -> dsec.v1.GetLayerRequest
-	14, // 34: dsec.v1.LayerService.TagLayer:input_type -> dsec.v1.TagLayerRequest
-	16, // 35: dsec.v1.LayerService.PublishLayer:input_type -> dsec.v1.PublishLayerRequest
-	18, // 36: dsec.v1.LayerService.DiffLayers:input_type -> dsec.v1.DiffLayersRequest
-	21, // 37: dsec.v1.LayerService.VerifyLayer:input_type -> dsec.v1.VerifyLayerRequest
-	23, // 38: dsec.v1.LayerService.CollapseLayer:input_type -> dsec.v1.CollapseLayerRequest
-	25, // 39: dsec.v1.LayerService.CollectLayers:input_type -> dsec.v1.CollectLayersRequest
-	28, // 40: dsec.v1.LayerService.GetStep:input_type -> dsec.v1.GetStepRequest
-	30, // 41: dsec.v1.LayerService.PutStep:input_type -> dsec.v1.PutStepRequest
-	6,  // 42: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
-	9,  // 43: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
-	11, // 44: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
-	13, // 45: dsec.v1.LayerService.GetLayer:output_type -> dsec.v1.GetLayerResponse
-	15, // 46: dsec.v1.LayerService.TagLayer:output_type -> dsec.v1.TagLayerResponse
-	17, // 47: dsec.v1.LayerService.PublishLayer:output_type -> dsec.v1.PublishLayerResponse
-	20, // 48: dsec.v1.LayerService.DiffLayers:output_type -> dsec.v1.DiffLayersResponse
-	22, // 49: dsec.v1.LayerService.VerifyLayer:output_type -> dsec.v1.VerifyLayerResponse
-	24, // 50: dsec.v1.LayerService.CollapseLayer:output_type -> dsec.v1.CollapseLayerResponse
-	26, // 51: dsec.v1.LayerService.CollectLayers:output_type -> dsec.v1.CollectLayersResponse
-	29, // 52: dsec.v1.LayerService.GetStep:output_type -> dsec.v1.GetStepResponse
-	31, // 53: dsec.v1.LayerService.PutStep:output_type -> dsec.v1.PutStepResponse
-	42, // [42:54] is the sub-list for method output_type
-	30, // [30:42] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	2,  // 5: dsec.v1.ImportLayerRequest.on_start:type_name -> dsec.v1.OnStart
+	5,  // 6: dsec.v1.ImportLayerResponse.progress:type_name -> dsec.v1.ImportProgress
+	1,  // 7: dsec.v1.ImportLayerResponse.layer:type_name -> dsec.v1.Layer
+	7,  // 8: dsec.v1.ImportLayerResponse.error:type_name -> dsec.v1.ImportError
+	0,  // 9: dsec.v1.ListLayersRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 10: dsec.v1.ListLayersResponse.layers:type_name -> dsec.v1.Layer
+	0,  // 11: dsec.v1.DeleteLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 12: dsec.v1.DeleteLayerResponse.deleted:type_name -> dsec.v1.Layer
+	0,  // 13: dsec.v1.GetLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 14: dsec.v1.GetLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 15: dsec.v1.TagLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 16: dsec.v1.TagLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 17: dsec.v1.PublishLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	3,  // 18: dsec.v1.PublishLayerRequest.config:type_name -> dsec.v1.ImageConfig
+	2,  // 19: dsec.v1.PublishLayerRequest.on_start:type_name -> dsec.v1.OnStart
+	1,  // 20: dsec.v1.PublishLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 21: dsec.v1.DiffLayersRequest.kind:type_name -> dsec.v1.LayerKind
+	19, // 22: dsec.v1.DiffLayersResponse.changes:type_name -> dsec.v1.FileChange
+	0,  // 23: dsec.v1.VerifyLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 24: dsec.v1.VerifyLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 25: dsec.v1.CollapseLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	5,  // 26: dsec.v1.CollapseLayerResponse.progress:type_name -> dsec.v1.ImportProgress
+	1,  // 27: dsec.v1.CollapseLayerResponse.layer:type_name -> dsec.v1.Layer
+	27, // 28: dsec.v1.CollectLayersResponse.kept:type_name -> dsec.v1.KeptLayer
+	1,  // 29: dsec.v1.GetStepResponse.layer:type_name -> dsec.v1.Layer
+	1,  // 30: dsec.v1.PutStepRequest.layer:type_name -> dsec.v1.Layer
+	4,  // 31: dsec.v1.LayerService.ImportLayer:input_type -> dsec.v1.ImportLayerRequest
+	8,  // 32: dsec.v1.LayerService.ListLayers:input_type -> dsec.v1.ListLayersRequest
+	10, // 33: dsec.v1.LayerService.DeleteLayer:input_type -> dsec.v1.DeleteLayerRequest
+	12, // 34: dsec.v1.LayerService.GetLayer:input_type -> dsec.v1.GetLayerRequest
+	14, // 35: dsec.v1.LayerService.TagLayer:input_type -> dsec.v1.TagLayerRequest
+	16, // 36: dsec.v1.LayerService.PublishLayer:input_type -> dsec.v1.PublishLayerRequest
+	18, // 37: dsec.v1.LayerService.DiffLayers:input_type -> dsec.v1.DiffLayersRequest
+	21, // 38: dsec.v1.LayerService.VerifyLayer:input_type -> dsec.v1.VerifyLayerRequest
+	23, // 39: dsec.v1.LayerService.CollapseLayer:input_type -> dsec.v1.CollapseLayerRequest
+	25, // 40: dsec.v1.LayerService.CollectLayers:input_type -> dsec.v1.CollectLayersRequest
+	28, // 41: dsec.v1.LayerService.GetStep:input_type -> dsec.v1.GetStepRequest
+	30, // 42: dsec.v1.LayerService.PutStep:input_type -> dsec.v1.PutStepRequest
+	6,  // 43: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
+	9,  // 44: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
+	11, // 45: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
+	13, // 46: dsec.v1.LayerService.GetLayer:output_type -> dsec.v1.GetLayerResponse
+	15, // 47: dsec.v1.LayerService.TagLayer:output_type -> dsec.v1.TagLayerResponse
+	17, // 48: dsec.v1.LayerService.PublishLayer:output_type -> dsec.v1.PublishLayerResponse
+	20, // 49: dsec.v1.LayerService.DiffLayers:output_type -> dsec.v1.DiffLayersResponse
+	22, // 50: dsec.v1.LayerService.VerifyLayer:output_type -> dsec.v1.VerifyLayerResponse
+	24, // 51: dsec.v1.LayerService.CollapseLayer:output_type -> dsec.v1.CollapseLayerResponse
+	26, // 52: dsec.v1.LayerService.CollectLayers:output_type -> dsec.v1.CollectLayersResponse
+	29, // 53: dsec.v1.LayerService.GetStep:output_type -> dsec.v1.GetStepResponse
+	31, // 54: dsec.v1.LayerService.PutStep:output_type -> dsec.v1.PutStepResponse
+	43, // [43:55] is the sub-list for method output_type
+	31, // [31:43] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_layer_proto_init() }
