@@ -133,4 +133,5 @@ var more = []struct {
 	test func(*testing.T, *world, *sites)
 }{
 	{"Limits", testLimits},
+	{"Private", testPrivate},
 }

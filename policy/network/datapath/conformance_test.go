@@ -45,6 +45,7 @@ func conformance(t *testing.T, open opener) {
 		{"frames", testFrames},
 		{"neighbours", testNeighbours},
 		{"nested", testNested},
+		{"members", testMembers},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, open)

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"crypto/sha256"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -27,6 +28,10 @@ type Datapath interface {
 	Learn(slot int, generation uint64, addr netip.Addr, openings []network.Opening, until time.Time) error
 	// Limit bounds bandwidth and open flows from now on; zero is no limit of bandwidth, and DefaultFlows.
 	Limit(slot int, l network.Limits) error
+	// Join makes a slot a member of a private network, whose members reach each other by TCP and UDP whatever their
+	// policies say; the zero Group is none. Flows between those that are no longer members together are cut by the next
+	// Set, and by Clear.
+	Join(slot int, group Group) error
 	// Generation is what Set last applied; 0 before.
 	Generation(slot int) (uint64, error)
 	// Clear takes a slot out: nothing passes any more, and nothing of it is kept. A slot that is not attached is no error.
@@ -53,6 +58,16 @@ type Datapath interface {
 	Close() error
 	// Destroy takes everything away. Attached links pass nothing any more.
 	Destroy() error
+}
+
+// Group names a private network: NewGroup makes one of a text.
+type Group [16]byte
+
+// NewGroup names the private network of that name on this node. Nobody finds another name for the same Group.
+func NewGroup(name string) (g Group) {
+	sum := sha256.Sum256([]byte(name))
+	copy(g[:], sum[:])
+	return g
 }
 
 // DefaultFlows is how many flows a slot may have open at once where its limits say nothing: tables are shared.

@@ -21,6 +21,9 @@
 // by the programs; no other pass. Since a sandbox's address is checked at the link, namespaces, bridges and interfaces made inside
 // gain nothing: what they send is dropped, or is the sandbox's own.
 //
+// Members of a private network (Join) open connections to each other, by TCP and UDP: both ends' slots are looked at, at both
+// links, so that an address that has a new owner leads nowhere.
+//
 // What is to be checked (network.VerdictCheck) is handed to the proxy's transparent listener (link.Router.Listen): the accepted
 // connection's local address is the one that the sandbox dialled. Without a listener it is refused.
 //

@@ -1,6 +1,7 @@
 package datapath
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -227,7 +228,7 @@ func (e *engine) Clear(slot int) error {
 		return err
 	}
 	defer s.mu.Unlock()
-	if err := e.forget(slot, s.rec); err != nil {
+	if err := errors.Join(e.forget(slot, s.rec), e.join(slot, Group{})); err != nil {
 		return fmt.Errorf("clear slot %d: %w", slot, err)
 	}
 	e.store.release(s.policy)
@@ -324,6 +325,29 @@ func (e *engine) Limit(slot int, l network.Limits) error {
 	}
 	if err := e.k.Slots.Put(n, &w); err != nil {
 		return fmt.Errorf("limits of slot %d: %w", slot, err)
+	}
+	return nil
+}
+
+func (e *engine) Join(slot int, group Group) error {
+	s, err := e.attached(slot)
+	if err != nil {
+		return err
+	}
+	defer s.mu.Unlock()
+	return e.join(slot, group)
+}
+
+// join is Join of a slot that is locked.
+func (e *engine) join(slot int, group Group) error {
+	var w wireSlot
+	n := uint32(slot)
+	if err := e.k.Slots.Lookup(n, &w); err != nil {
+		return fmt.Errorf("private network of slot %d: %w", slot, err)
+	}
+	w.Group = [2]uint64{binary.BigEndian.Uint64(group[:8]), binary.BigEndian.Uint64(group[8:])}
+	if err := e.k.Slots.Put(n, &w); err != nil {
+		return fmt.Errorf("private network of slot %d: %w", slot, err)
 	}
 	return nil
 }

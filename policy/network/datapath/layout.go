@@ -109,6 +109,7 @@ type wireSlot struct {
 	Lease           uint32
 	MAC             [6]uint8
 	_               uint16
+	Group           [2]uint64
 }
 
 // Words of a state.

@@ -52,6 +52,8 @@ type filterSlot struct {
 	Sent, Got  [2]uint64
 	Untold     uint64
 	First      uint32 `json:"first"` // no token of this sandbox is older
+	Group      Group  `json:"group"` // private network, and what the rules know it by
+	Number     uint32 `json:"number"`
 }
 
 const table4 = "datapath"
@@ -257,6 +259,7 @@ func (f *filter) Clear(slot int) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "delete element inet datapath sources4 { %[1]d . %[2]s . %[3]s }\ndelete element inet datapath sources6 { %[1]d . %[2]s . %[4]s }\n",
 		s.Index, hardware(p.MAC(slot)), p.Address4(slot), p.Address6(slot))
+	f.leave(&b, slot, s)
 	f.unlimit(&b, slot, s)
 	if s.Token[0] != 0 {
 		fmt.Fprintf(&b, "delete element inet datapath slots { %d }\n", s.Index)

@@ -39,6 +39,10 @@ func (f *filter) base() string {
 	set sent { typeof meta iif; size 65536; flags dynamic; }
 	set got { typeof meta oif; size 65536; flags dynamic; }
 	set fresh { typeof meta iif . ct mark; }
+	map group4 { type ipv4_addr : mark; }
+	map group6 { type ipv6_addr : mark; }
+	set members4 { type ipv4_addr . mark; }
+	set members6 { type ipv6_addr . mark; }
 	map slots { type iface_index : verdict; }
 	map rates { type iface_index : verdict; }
 `)
@@ -64,6 +68,7 @@ func (f *filter) base() string {
 	}
 	chain permit { ct mark set meta mark; goto pass; }
 	chain pass { meta mark set %#[2]x; iifname "s*" update @sent { meta iif counter }; oifname "s*" update @got { meta oif counter }; accept; }
+	chain meet { meta mark set %#[2]x; update @got { meta oif counter }; accept; }
 	chain check {
 		iifname != "s*" goto din
 		ct mark set meta mark or %#[4]x
@@ -105,6 +110,8 @@ func (f *filter) base() string {
 		ip6 daddr %[4]s meta l4proto { tcp, udp } th dport %[5]d goto pass
 		ct state invalid meta l4proto { icmp, icmpv6 } goto d%[6]d
 		ct state invalid meta l4proto udp goto d%[7]d
+		meta l4proto { tcp, udp } meta mark set ip saddr map @group4 ip daddr . meta mark @members4 goto pass
+		meta l4proto { tcp, udp } meta mark set ip6 saddr map @group6 ip6 daddr . meta mark @members6 goto pass
 		ct direction reply ct original ip saddr %[3]s goto pass
 		ct direction reply ct original ip6 saddr %[4]s goto pass
 		ct direction reply ct state related goto pass
@@ -127,6 +134,8 @@ func (f *filter) base() string {
 		type filter hook forward priority -10;
 		oifname != "s*" accept
 		oif vmap @rates
+		meta l4proto { tcp, udp } meta mark set ip saddr map @group4 ip daddr . meta mark @members4 goto meet
+		meta l4proto { tcp, udp } meta mark set ip6 saddr map @group6 ip6 daddr . meta mark @members6 goto meet
 		ct original ip daddr @never4 goto din
 		ct original ip6 daddr @never6 goto din
 		ct state related goto pass

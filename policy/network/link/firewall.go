@@ -10,7 +10,8 @@ import (
 )
 
 // firewall is the router's own table: what the datapath marked leaves by the uplink with its address, or reaches the
-// router itself; answers come back. Nothing else passes, and sandboxes never meet.
+// router itself; answers come back. From sandbox to sandbox passes what the datapath marked: members of one private
+// network. Nothing else does.
 func firewall(router *os.File) error {
 	c, err := connect(router)
 	if err != nil {
@@ -33,6 +34,7 @@ func firewall(router *os.File) error {
 	}
 	forward, input := chain("forward", nftables.ChainHookForward), chain("input", nftables.ChainHookInput)
 	accept(forward, name(expr.MetaKeyOIFNAME, uplinkName), marked(PassMark))
+	accept(forward, prefixed(expr.MetaKeyIIFNAME, slotPrefix), prefixed(expr.MetaKeyOIFNAME, slotPrefix), marked(PassMark))
 	accept(forward, name(expr.MetaKeyIIFNAME, uplinkName), answers())
 	accept(input, name(expr.MetaKeyIIFNAME, "lo"))
 	accept(input, name(expr.MetaKeyIIFNAME, uplinkName), answers())
@@ -95,6 +97,11 @@ func name(key expr.MetaKey, s string) []expr.Any {
 	b := make([]byte, 16)
 	copy(b, s)
 	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: b}}
+}
+
+// prefixed matches interfaces by the start of their names.
+func prefixed(key expr.MetaKey, s string) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte(s)}}
 }
 
 func marked(mark uint32) []expr.Any {

@@ -58,6 +58,7 @@ type Network struct {
 	mu    sync.RWMutex
 	slots map[int]*place
 	keys  map[string]*place
+	jobs  map[string]*job // private networks, by name
 }
 
 // place is a bound slot.
@@ -66,6 +67,7 @@ type place struct {
 	key        string
 	program    *network.Program
 	generation uint64
+	job, name  string // private network, and what its members call it
 }
 
 // Open finds the network of an earlier process, or makes it. events hears what happens to sandboxes' traffic; it must
@@ -74,7 +76,7 @@ func Open(cfg Config, events func(Event)) (_ *Network, err error) {
 	if err := cfg.defaults(); err != nil {
 		return nil, err
 	}
-	n := &Network{cfg: cfg, log: cfg.Log, events: events, book: dns.NewBook(nil), slots: map[int]*place{}, keys: map[string]*place{}}
+	n := &Network{cfg: cfg, log: cfg.Log, events: events, book: dns.NewBook(nil), slots: map[int]*place{}, keys: map[string]*place{}, jobs: map[string]*job{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
 	defer func() {
@@ -99,7 +101,7 @@ func Open(cfg Config, events func(Event)) (_ *Network, err error) {
 		return nil, err
 	}
 	if n.dns, err = dns.New(dns.Config{
-		Identify: n.identify, Opener: n.book.Opener(opener{n}), Events: n.named, Upstreams: cfg.Upstreams, Log: cfg.Log,
+		Identify: n.identify, Opener: n.book.Opener(opener{n}), Local: n.members, Events: n.named, Upstreams: cfg.Upstreams, Log: cfg.Log,
 		Dial: func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 			return cfg.Dial(ctx, network, to.String())
 		},
@@ -277,14 +279,10 @@ func (n *Network) Attach(slot int, netns, group *os.File) error {
 // (sandbox.ErrConflict). When it returns the program is in force, and connections that it forbids are cut.
 func (n *Network) Set(slot int, key string, generation uint64, prog *network.Program) error {
 	n.mu.Lock()
-	p := n.slots[slot]
-	if p == nil { // before the first time its questions are nobody's
-		p = &place{slot: slot, key: key}
-		n.slots[slot], n.keys[key] = p, p
-	}
-	if p.key != key {
+	p, err := n.placeOf(slot, key)
+	if err != nil {
 		n.mu.Unlock()
-		return fmt.Errorf("network of %s: %w: slot %d is that of %s", key, sandbox.ErrConflict, slot, p.key)
+		return err
 	}
 	if generation < p.generation {
 		n.mu.Unlock()
@@ -295,7 +293,7 @@ func (n *Network) Set(slot int, key string, generation uint64, prog *network.Pro
 	n.mu.Unlock()
 	// What the proxy cuts is cut while the datapath still lets through that it is: else who waits for bytes waits for ever.
 	n.proxy.Recheck(p.key)
-	err := n.dp.Limit(slot, prog.Limits)
+	err = n.dp.Limit(slot, prog.Limits)
 	if err == nil {
 		err = n.carry(slot, key, generation, prog)
 	}
@@ -312,9 +310,17 @@ func (n *Network) Set(slot int, key string, generation uint64, prog *network.Pro
 	return nil
 }
 
-// Join makes the sandbox called key, which has the slot, a member of a private network, before its Set.
-func (n *Network) Join(slot int, key, network, name string) error {
-	return fmt.Errorf("private network of %s: %w", key, sandbox.ErrUnsupported)
+// placeOf is the place of a sandbox, which is made the first time: before, its questions are nobody's. n.mu is held.
+func (n *Network) placeOf(slot int, key string) (*place, error) {
+	p := n.slots[slot]
+	if p == nil {
+		p = &place{slot: slot, key: key}
+		n.slots[slot], n.keys[key] = p, p
+	}
+	if p.key != key {
+		return nil, fmt.Errorf("network of %s: %w: slot %d is that of %s", key, sandbox.ErrConflict, slot, p.key)
+	}
+	return p, nil
 }
 
 // Detach closes a slot and forgets its sandbox. The link goes with the sandbox's namespace.
@@ -324,6 +330,7 @@ func (n *Network) Detach(slot int) error {
 	delete(n.slots, slot)
 	if p != nil {
 		delete(n.keys, p.key)
+		n.leave(p)
 	}
 	n.mu.Unlock()
 	if p != nil {

@@ -100,7 +100,7 @@ CALL int admit(struct place *at, struct packet *p, struct flow *f, int outward)
 	if (!at || !p)
 		return R_MALFORMED;
 	struct ask a = {.token = at->token, .policy = at->policy, .remote = p->remote, .port = p->remote_port, .protocol = p->protocol};
-	int verdict = decide(&a);
+	int verdict = peer(at->slot, &p->remote) ? ALLOW : decide(&a);
 	// What has begun directly cannot be handed to the proxy half way, nor the reverse.
 	if (f && alive(f, now_ns()) && verdict != f->verdict)
 		verdict = DENY;
@@ -277,9 +277,18 @@ int to_sandbox(struct __sk_buff *skb)
 			goto deny;
 		}
 	} else {
-		if (!f)
-			goto deny;
-		if (f->token != at.token) {
+		if (!f || (f->flags & F_CLOSED && p.protocol == TCP && (p.tcp_flags & (SYN | ACK)) == SYN)) {
+			// Members of its private network may open some as well.
+			if (p.related || (p.protocol == TCP && (p.tcp_flags & (SYN | ACK)) != SYN) || !peer(s, &p.remote))
+				goto deny;
+			if (f)
+				forget(&at, &p, f);
+			struct opening o = {.slot = at.n, .lease = s->lease, .token = at.token, .max = s->max_flows, .verdict = ALLOW, .flags = F_INBOUND};
+			reason = open(st, &p, &o);
+			if (reason)
+				goto deny;
+			f = map_get(&flows, &k);
+		} else if (f->token != at.token) {
 			reason = admit(&at, &p, f, 0);
 			if (reason) {
 				forget(&at, &p, f);
@@ -358,7 +367,7 @@ INLINE int early(void *ctx, const union addr *to, __u32 port, __u32 protocol)
 	if (is_gateway(to) && port == config.dns_port)
 		return 1;
 	struct ask a = {.token = at.token, .policy = at.policy, .remote = *to, .port = port, .protocol = protocol == ICMPV6 ? ICMP : protocol};
-	if (decide(&a) != DENY)
+	if (peer(at.slot, to) || decide(&a) != DENY)
 		return 1;
 	denied(at.state, a.reason);
 	struct packet p = {.remote = *to, .remote_port = port, .protocol = a.protocol};

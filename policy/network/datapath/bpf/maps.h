@@ -6,6 +6,7 @@
 
 enum {
 	SLOTS = 16384,
+	FIRST = 256, // place of slot 0 in the pools
 	PORTS = 32768,
 	RULES = 64,  // of one list
 	LEARNED = 8, // lists of one learned address
@@ -102,6 +103,7 @@ struct slot {
 	__u32 lease; // the slot, and above it a number that no earlier sandbox of this slot had
 	__u8 mac[6];
 	__u16 pad;
+	__u64 group[2]; // the private network that it is a member of; 0: none
 };
 
 // What happens to it.

@@ -70,6 +70,19 @@ __attribute__((noinline)) int decide(struct ask *a)
 	return verdict > DENY ? verdict : DENY;
 }
 
+// peer tells whether an address is that of another member of the sandbox's private network. The address says which slot
+// that would be; the slot says whether it is.
+CALL int peer(const struct slot *s, const union addr *a)
+{
+	if (!s || !a || !(s->group[0] | s->group[1]))
+		return 0;
+	__u32 n = be32(a->w[3]) - be32(mapped(a) ? config.pool4.w[3] : config.pool6.w[3]) - FIRST;
+	struct slot *other = map_get(&slots, &n);
+	if (!other || other->lease == s->lease || other->group[0] != s->group[0] || other->group[1] != s->group[1])
+		return 0;
+	return same(a, &other->addr4) || same(a, &other->addr6);
+}
+
 // spend takes what a packet costs from a token bucket, kept as the time at which it is full again. Packets that
 // race for it may both pass: a bound within a packet or two is enough.
 INLINE int spend(__u64 *due, __u64 now, __u64 cost, __u64 burst)
