@@ -31,6 +31,7 @@ type Client struct {
 	Commands  dsecv1connect.CommandServiceClient
 	Files     dsecv1connect.FileServiceClient
 	Layers    dsecv1connect.LayerServiceClient
+	Snapshots dsecv1connect.SnapshotServiceClient // see Fork and PackDiff
 	Keys      dsecv1connect.KeyServiceClient
 	Node      dsecv1connect.NodeServiceClient
 	Calls     dsecv1connect.FnCallServiceClient // see Call, CallBatch and JudgeBatch
@@ -81,6 +82,7 @@ func New(o Options) (*Client, error) {
 	c.Files = dsecv1connect.NewFileServiceClient(c.http, s, opts)
 	c.Layers = dsecv1connect.NewLayerServiceClient(c.http, s, opts)
 	c.Environments = dsecv1connect.NewEnvironmentServiceClient(c.http, s, opts)
+	c.Snapshots = dsecv1connect.NewSnapshotServiceClient(c.http, s, opts)
 	c.Keys = dsecv1connect.NewKeyServiceClient(c.http, s, opts)
 	c.Node = dsecv1connect.NewNodeServiceClient(c.http, s, opts)
 	c.Calls = dsecv1connect.NewFnCallServiceClient(c.http, s, opts)

@@ -2,10 +2,8 @@ package client
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"connectrpc.com/connect"
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 )
 
@@ -30,17 +28,5 @@ func (c *Client) Create(ctx context.Context, r *dsecv1.CreateSandboxRequest) ([]
 	if err != nil {
 		return nil, err
 	}
-	if want := max(int(r.GetCount()), 1); len(resp.GetResults()) != want {
-		return nil, connect.NewError(connect.CodeInternal, fmt.Errorf("create sandbox: %d results for %d", len(resp.GetResults()), want))
-	}
-	var out []*dsecv1.Sandbox
-	var errs []error
-	for _, res := range resp.GetResults() {
-		if res.GetError() != nil {
-			errs = append(errs, &CreateError{res.GetError()})
-			continue
-		}
-		out = append(out, res.GetSandbox())
-	}
-	return out, errors.Join(errs...)
+	return outcomes(resp.GetResults(), int(r.GetCount()))
 }

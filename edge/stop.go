@@ -75,6 +75,8 @@ func (b *box) finish(f *sandbox.Failure) {
 	for _, c := range running {
 		b.endWith(c, f, 128+9, 9)
 	}
+	b.e.snapshots.unuse(b.created.Snapshots)
+	b.e.snapshots.ended(b.id)
 	b.mu.Lock()
 	b.endSessions(f)
 	for _, g := range b.leftover {
@@ -94,8 +96,6 @@ func (b *box) finish(f *sandbox.Failure) {
 	close(b.gone)
 	b.mu.Unlock()
 	b.e.log.Info("sandbox ended", "sandbox", b.id, "kind", f.Kind, "blame", f.Blame, "reason", f.Message)
-	b.e.snapshots.unuse(b.created.Snapshots)
-	b.e.snapshots.ended(b.id)
 	b.e.admit.gone()
 	b.e.retire(b)
 }

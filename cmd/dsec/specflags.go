@@ -16,6 +16,7 @@ const maxCores = 1e6
 // specFlags are the flags of create and run that say what the sandbox is.
 type specFlags struct {
 	backend, image, base, workspace, environment string
+	snapshot                                     string
 	toolkits                                     []string
 	memory, disk, shm                            string
 	readRate, writeRate                          string
@@ -37,6 +38,7 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fl.StringVar(&f.base, "base", "", "base layer `NAME[@V]`")
 	fl.StringVar(&f.workspace, "workspace", "", "workspace layer `NAME[@V]`")
 	fl.StringArrayVar(&f.toolkits, "toolkit", nil, "toolkit layer `NAME[@V]` (may be repeated, bottom to top)")
+	fl.StringVar(&f.snapshot, "snapshot", "", "disk of a sandbox as it was: a snapshot's `ID`, instead of layers")
 	fl.StringVarP(&f.memory, "memory", "m", "", "memory limit, like 512m")
 	fl.Float64Var(&f.cpus, "cpus", 0, "CPU limit in cores, like 1.5; more than the node has is never used")
 	fl.StringVar(&f.disk, "disk", "", "size of the writable layer, like 4g")
@@ -61,7 +63,7 @@ func (f *specFlags) register(cmd *cobra.Command) {
 }
 
 // names tells whether the flags say what the sandbox is made of.
-func (f *specFlags) names() bool { return f.environment != "" || f.image != "" || f.base != "" }
+func (f *specFlags) names() bool { return f.environment != "" || f.image != "" || f.base != "" || f.snapshot != "" }
 
 // spec turns the flags into what the API takes. What was not given is left to the node.
 func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
@@ -71,7 +73,7 @@ func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 	}
 	s := &dsecv1.SandboxSpec{
 		Backend:     dsecv1.Backend(backend),
-		Environment: &dsecv1.Environment{Name: f.environment, Image: f.image, Base: f.base, Workspace: f.workspace, Toolkits: f.toolkits},
+		Environment: &dsecv1.Environment{Name: f.environment, Image: f.image, Base: f.base, Workspace: f.workspace, Toolkits: f.toolkits, Snapshot: f.snapshot},
 		Limits:      &dsecv1.Limits{Pids: f.pids},
 		User:        f.user, Workdir: f.workdir, Hostname: f.hostname, NoNewPrivileges: f.noNewPrivs,
 	}
