@@ -63,7 +63,9 @@ func (f *specFlags) register(cmd *cobra.Command) {
 }
 
 // names tells whether the flags say what the sandbox is made of.
-func (f *specFlags) names() bool { return f.environment != "" || f.image != "" || f.base != "" || f.snapshot != "" }
+func (f *specFlags) names() bool {
+	return f.environment != "" || f.image != "" || f.base != "" || f.snapshot != ""
+}
 
 // spec turns the flags into what the API takes. What was not given is left to the node.
 func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
