@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -106,8 +107,13 @@ func (w *worker) read() {
 		}
 	}
 	w.conn.Close()
-	_ = w.cmd.Process.Kill()
-	_ = w.cmd.Wait()
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) { // it went by itself: how, is worth knowing
+		werr := w.cmd.Wait()
+		w.log(fmt.Sprintf("it ended by itself: %v (%v)", werr, err))
+	} else {
+		_ = w.cmd.Process.Kill()
+		_ = w.cmd.Wait()
+	}
 	w.mu.Lock()
 	w.dead = fmt.Errorf("the worker ended: %w", err)
 	calls := w.calls

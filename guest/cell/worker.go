@@ -25,6 +25,7 @@ const socketFD = 3
 // worker is the process. All of it happens on one goroutine.
 type worker struct {
 	cfg     *Config
+	edge    *os.File // nothing but its descriptor is used: it must not be collected
 	roots   *roots
 	cache   int // directory of compiled programs
 	null    int
@@ -58,7 +59,8 @@ func (w *worker) open() error {
 		return err
 	}
 	unix.Umask(0)
-	msg, body, err := ReadFrame(os.NewFile(socketFD, "edge"))
+	w.edge = os.NewFile(socketFD, "edge")
+	msg, body, err := ReadFrame(w.edge)
 	if err == nil && msg != MsgConfig {
 		err = ErrMalformed
 	}
