@@ -16,6 +16,18 @@ Everything is asynchronous; ``dsec.sync`` has the same classes for programs with
 
 from .archive import Unpacked
 from .args import DSecContainerRunArgs, DSecRunArgs
+from .calls import (
+    CaseResult,
+    DSecCallLimits,
+    DSecFnCallArgs,
+    DSecJudgeArgs,
+    FnCallResult,
+    JudgeCase,
+    JudgeResult,
+    Outcome,
+    RuntimeInfo,
+    Verdict,
+)
 from .client import DSecClient
 from .command import Command, Terminal
 from .errors import (
@@ -67,6 +79,16 @@ from .values import (
 )
 
 __all__ = [
+    "Verdict",
+    "RuntimeInfo",
+    "Outcome",
+    "JudgeResult",
+    "JudgeCase",
+    "FnCallResult",
+    "DSecJudgeArgs",
+    "DSecFnCallArgs",
+    "DSecCallLimits",
+    "CaseResult",
     "AlreadyExists",
     "Blame",
     "Command",

@@ -6,13 +6,14 @@ import asyncio
 import math
 import ssl
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Final, Self
 
 from . import codec, config, wire_errors
 from .args import DSecContainerRunArgs, DSecRunArgs
+from .calls import Calls, DSecFnCallArgs, DSecJudgeArgs, FnCallResult, JudgeResult, Outcome, RuntimeInfo
 from .codec import Json, without_defaults
 from .errors import (
     ConnectionLost,
@@ -236,6 +237,51 @@ class DSecClient:
             for r in codec.messages(o, "results"):
                 if "sandbox" in r:
                     await Sandbox(transport, codec.text(codec.message(r, "sandbox"), "id")).stop()
+
+    # Function calls
+
+    async def call(
+        self, args: DSecFnCallArgs, timeout: float | None = None, *, operation_id: str | None = None
+    ) -> FnCallResult:
+        """Run one short program, isolated, without a sandbox. Nothing of it stays.
+
+        ``timeout``: seconds for the request, waiting in line included; the program has its own limits.
+        ``operation_id``: the same id again returns the same result while the node remembers it; one is drawn when none
+        is given. Errors are for calls that were not run: ResourceExhausted when too many wait (try again after
+        ``retry_after``, or use call_batch, which waits), NotFound for an unknown runtime, Unsupported for GPU runtimes.
+        """
+        return await Calls(self._t).call(args, timeout, operation_id)
+
+    async def call_batch(self, calls: Sequence[DSecFnCallArgs]) -> AsyncGenerator[Outcome[FnCallResult], None]:
+        """Run any number of calls and yield each one's outcome, in the order in which they end; ``index`` tells which.
+
+        Each is reported once, whatever breaks in between: what has not been reported when a connection breaks is sent
+        again.
+        """
+        async with aclosing(Calls(self._t).call_batch(calls)) as outcomes:
+            async for o in outcomes:
+                yield o
+
+    async def judge(
+        self, args: DSecJudgeArgs, timeout: float | None = None, *, operation_id: str | None = None
+    ) -> JudgeResult:
+        """Compile a submission once, run it on each of its cases, and compare. Errors are as of ``call``."""
+        return await Calls(self._t).judge(args, timeout, operation_id)
+
+    async def judge_batch(self, submissions: Sequence[DSecJudgeArgs]) -> AsyncGenerator[Outcome[JudgeResult], None]:
+        """Judge any number of submissions; as ``call_batch``."""
+        async with aclosing(Calls(self._t).judge_batch(submissions)) as outcomes:
+            async for o in outcomes:
+                yield o
+
+    async def runtimes(self) -> tuple[RuntimeInfo, ...]:
+        """The runtimes of function calls, those that are not available too."""
+        o = await self._t.unary("FnCallService/ListRuntimes", {}, safe=True)
+        return tuple(RuntimeInfo.from_json(r) for r in codec.messages(o, "runtimes"))
+
+    async def set_runtime(self, name: str, base: str) -> None:
+        """Say over which base of the catalogue a runtime is; "" = it is not available."""
+        await self._t.unary("FnCallService/SetRuntime", without_defaults(name=name, base=base), safe=True)
 
     # Finding and ending
 

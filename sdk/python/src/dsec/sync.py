@@ -30,6 +30,8 @@ from .bridge import Face, Loop, ManagedFace, call, call_as, iterate, make_as
 from .errors import DSecError
 from .results import CommandEnd, Output
 
+_call = call  # inside the client's class, "call" is a method
+
 __all__ = ["Command", "DSecClient", "Files", "Forward", "Layers", "Sandbox", "Session", "Terminal"]
 
 
@@ -240,5 +242,11 @@ class DSecClient(Face[client.DSecClient]):
     get = call_as(Sandbox, client.DSecClient.get)
     list = iterate(client.DSecClient.list)
     stop_all = call(client.DSecClient.stop_all)
+    call = call(client.DSecClient.call)
+    judge = _call(client.DSecClient.judge)
+    call_batch = iterate(client.DSecClient.call_batch)
+    judge_batch = iterate(client.DSecClient.judge_batch)
+    runtimes = _call(client.DSecClient.runtimes)
+    set_runtime = _call(client.DSecClient.set_runtime)
     events = iterate(client.DSecClient.events)
-    node = call(client.DSecClient.node)
+    node = _call(client.DSecClient.node)
