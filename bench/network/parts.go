@@ -171,10 +171,11 @@ func (b *bench) policies(ctx context.Context) (err error) {
 	return ctx.Err()
 }
 
-// traffic: with a policy, beside the same link without one. The two take turns, since the machine is shared.
+// traffic: with a policy, beside the same link without one, which is there twice: what the two differ by is the error of
+// the figure. They take turns, since the machine is shared, and ratios are of neighbours in time.
 func (b *bench) traffic(ctx context.Context) (err error) {
 	boxes := map[string]*linux.NetSpace{}
-	kinds := []string{"plain", "policy"}
+	kinds := []string{"plain", "policy", "plain_again"}
 	for _, kind := range kinds {
 		t, err := build(kind == "policy")
 		if err != nil {
@@ -190,33 +191,58 @@ func (b *bench) traffic(ctx context.Context) (err error) {
 			}
 		}
 	}
-	connect, trip, bulk := map[string][]time.Duration{}, map[string][]time.Duration{}, map[string][]float64{}
-	for round := range 60 {
+	figures := []string{"tcp_connect", "tcp_round_trip", "tcp_send"}
+	all := map[string]map[string][]float64{}   // by figure and kind
+	round := map[string]map[string][]float64{} // the same, the median of each round
+	for _, f := range figures {
+		all[f], round[f] = map[string][]float64{}, map[string][]float64{}
+	}
+	note := func(figure, kind string, v ...float64) {
+		all[figure][kind] = append(all[figure][kind], v...)
+		round[figure][kind] = append(round[figure][kind], measure.Percentile(v, 50))
+	}
+	for turn := range 90 {
 		for i := range kinds {
-			kind := kinds[(i+round)%2]
+			kind := kinds[(i+turn)%len(kinds)]
+			var connect, trip []float64
 			if err := b.connections(ctx, boxes[kind], max(10, b.n/10), func(c, r time.Duration) {
-				connect[kind], trip[kind] = append(connect[kind], c), append(trip[kind], r)
+				connect, trip = append(connect, float64(c)/1e6), append(trip, float64(r)/1e6)
 			}); err != nil {
 				return err
 			}
+			note("tcp_connect", kind, connect...)
+			note("tcp_round_trip", kind, trip...)
 		}
 		for i := range kinds {
-			kind := kinds[(i+round)%2]
-			v, err := throughput(boxes[kind], 200*time.Millisecond)
+			kind := kinds[(i+turn)%len(kinds)]
+			v, err := throughput(boxes[kind], 100*time.Millisecond)
 			if err != nil {
 				return err
 			}
-			bulk[kind] = append(bulk[kind], v)
+			note("tcp_send", kind, v)
 		}
 	}
-	for _, kind := range kinds {
-		to := ""
-		if kind == "policy" {
-			to = "plain"
+	for _, f := range figures {
+		unit := "ms"
+		if f == "tcp_send" {
+			unit = "s/GiB"
 		}
-		b.add(measure.FromDurations("tcp_connect_"+kind, connect[kind], 0), "tcp_connect_"+to)
-		b.add(measure.FromDurations("tcp_round_trip_"+kind, trip[kind], 0), "tcp_round_trip_"+to)
-		b.add(measure.FromValues("tcp_send_"+kind, "s/GiB", bulk[kind], 0), "tcp_send_"+to)
+		for _, kind := range kinds {
+			r := measure.FromValues(f+"_"+kind, unit, all[f][kind], 0)
+			if kind != "plain" {
+				var ratios []float64
+				for i, v := range round[f][kind] {
+					beside := round[f]["plain"][i]
+					if kind == "policy" {
+						beside = (beside + round[f]["plain_again"][i]) / 2
+					}
+					ratios = append(ratios, v/beside)
+				}
+				r.Ratios = map[string]float64{f + "_plain": measure.Percentile(ratios, 50)}
+				r.Note = "the ratio is the median of those of neighbouring rounds"
+			}
+			b.add(r)
+		}
 	}
 	return nil
 }

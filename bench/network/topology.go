@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -184,7 +185,7 @@ func rulesFor(n, salt int) []network.Entry {
 
 func dial(s *linux.NetSpace) (c net.Conn, err error) {
 	err = s.Do(func() error {
-		c, err = net.Dial("tcp", address)
+		c, err = net.DialTimeout("tcp", address, 10*time.Second)
 		return err
 	})
 	return c, err
@@ -193,6 +194,7 @@ func dial(s *linux.NetSpace) (c net.Conn, err error) {
 // ping sends a byte and waits for it.
 func ping(c net.Conn) error {
 	var b [1]byte
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := c.Write(b[:]); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/policy/network/datapath"
 	"github.com/opendsec/dsec/policy/network/networktest"
 )
@@ -22,7 +23,7 @@ var cases = []struct {
 	{"Allowed", testAllowed}, {"Closed", testClosed}, {"Shared", testShared}, {"Six", testSix}, {"Open", testOpen},
 	{"Without", testWithout}, {"Rotating", testRotating}, {"Unresolved", testUnresolved}, {"Forged", testForged},
 	{"Nested", testNested}, {"Ports", testPorts}, {"Live", testLive}, {"Paused", testPaused}, {"GivenUp", testGivenUp},
-	{"Events", testEvents}, {"Named", testNamed}, {"Clients", testClients}, {"Npm", testNpm}, {"Modules", testModules}, {"Killed", testKilled}, {"Second", testSecond},
+	{"Events", testEvents}, {"Named", testNamed}, {"Clients", testClients}, {"Npm", testNpm}, {"Modules", testModules}, {"BadInput", testBadInput}, {"Killed", testKilled}, {"Second", testSecond},
 }
 
 // TestNetwork: all of it, on one node.
@@ -312,6 +313,9 @@ func testUnresolved(t *testing.T, w *world, s *sites) {
 	w.inet.DNS.Down(true)
 	defer w.inet.DNS.Down(false)
 	b.reach("http://silent.odd.example/", "again")
+	b.event("of a name that could not be resolved", func(e *dsecv1.Event) bool {
+		return e.GetType() == "network_failed" && e.GetAttributes()["name"] == "silent.odd.example"
+	})
 	b.reach("https://unnamed.example/", "name") // what is denied needs no resolver
 	w.inet.DNS.Down(false)
 	b.reach("https://shared.example/", "200 site=shared.example host=shared.example")
