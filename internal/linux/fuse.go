@@ -77,3 +77,18 @@ func SetReadahead(f *os.File, n int) error {
 	}
 	return WritePlain(fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", major, minor), strconv.Itoa(n>>10))
 }
+
+// ForgetPages makes the kernel drop what it has of a file in memory and does not have to keep.
+func ForgetPages(path string) error {
+	// Package os would ask a FUSE server whether the file can be polled, from within the runtime: if the server is this
+	// process that is a deadlock.
+	fd, err := openPlain(path, unix.O_RDONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.Fadvise(fd, 0, 0, unix.FADV_DONTNEED); err != nil {
+		return &os.PathError{Op: "fadvise", Path: path, Err: err}
+	}
+	return nil
+}

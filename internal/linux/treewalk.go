@@ -127,8 +127,13 @@ func MountErofs(meta, data, dir string) error {
 		return err
 	}
 	defer m.Close()
+	return AttachMount(m, dir)
+}
+
+// AttachMount attaches a detached mount at dir.
+func AttachMount(m *os.File, dir string) error {
 	if err := unix.MoveMount(int(m.Fd()), "", unix.AT_FDCWD, dir, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fmt.Errorf("attach erofs %s at %s: %w", meta, dir, err)
+		return fmt.Errorf("attach %s at %s: %w", m.Name(), dir, err)
 	}
 	return nil
 }

@@ -33,7 +33,7 @@ func TestReadsOnDemand(t *testing.T) {
 	t.Logf("%+v", st)
 	// Again from the cache, and from the cache of an earlier server.
 	for range 2 {
-		dropPages(t)
+		r.dropPages(s.Digest, file)
 		before := r.store.Requests.Load()
 		same(t, file, s.Data[:size])
 		if n := r.store.Requests.Load(); n != before {

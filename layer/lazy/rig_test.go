@@ -183,11 +183,16 @@ func itoa(n int) string {
 	return itoa(n/10) + string(rune('0'+n%10))
 }
 
-// dropPages makes the kernel forget what it read.
-func dropPages(t *testing.T) {
-	t.Helper()
-	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0); err != nil {
-		t.Skip(err)
+// dropPages makes the kernel forget what it read of a mounted layer's file.
+func (r *rig) dropPages(d layer.Digest, file string) {
+	r.t.Helper()
+	m, err := heldMount(r.hold)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer m.Close()
+	if err := errors.Join(linux.ForgetPages(file), linux.ForgetPages(filePath(m, d))); err != nil {
+		r.t.Fatal(err)
 	}
 }
 

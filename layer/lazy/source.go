@@ -59,7 +59,22 @@ type source struct {
 	hot     map[cache.Key][]byte
 	order   []cache.Key // of hot, a ring
 	next    int
+	failed  map[cache.Key]*failed
 }
+
+// failed is a chunk that did not come in time. The kernel asks for what it could not read ahead once more, and then
+// once more in small pieces: its reader has waited already.
+type failed struct {
+	err   error
+	left  int       // reads that fail at once
+	until time.Time // from then on the store is asked again
+}
+
+// The kernel's own attempts after a failed one, and for how long they are taken for such.
+const (
+	kernelRetries = 2
+	retriesWithin = 500 * time.Millisecond
+)
 
 // flight is one chunk on its way.
 type flight struct {
@@ -74,7 +89,7 @@ func newSource(store layer.Store, c *cache.Cache, o Options) *source {
 	ctx, stop := context.WithCancel(context.Background())
 	return &source{ctx: ctx, stop: stop, store: store, cache: c, log: o.Log, timeout: o.Timeout,
 		slots: make(chan struct{}, o.Requests), ahead: make(chan struct{}, max(1, o.Requests/2)),
-		flights: map[cache.Key]*flight{}, hot: map[cache.Key][]byte{}, order: make([]cache.Key, hotChunks)}
+		flights: map[cache.Key]*flight{}, hot: map[cache.Key][]byte{}, failed: map[cache.Key]*failed{}, order: make([]cache.Key, hotChunks)}
 }
 
 // read returns the bytes from off to end of a layer's data, in pieces.
@@ -152,6 +167,16 @@ func (s *source) begin(l *attached, first, last int, ahead bool) (have [][]byte,
 		}
 		f := &flight{l: l, n: n, done: make(chan struct{})}
 		wait[n-first] = f
+		if e := s.failed[key]; e != nil && !ahead {
+			if e.left--; e.left < 0 || time.Now().After(e.until) {
+				delete(s.failed, key)
+			} else {
+				f.err = e.err
+				close(f.done)
+				flush()
+				continue
+			}
+		}
 		s.flights[key] = f
 		if s.cache.Has(key) {
 			flush()
@@ -173,6 +198,11 @@ func (s *source) end(f *flight, b []byte, err error) {
 	key := f.l.keys[f.n]
 	s.mu.Lock()
 	delete(s.flights, key)
+	if err == nil {
+		clear(s.failed) // the store answers
+	} else if errors.Is(err, sandbox.ErrDeadline) {
+		s.failed[key] = &failed{err: err, left: kernelRetries, until: time.Now().Add(retriesWithin)}
+	}
 	if err == nil && s.hot[key] == nil {
 		delete(s.hot, s.order[s.next])
 		s.order[s.next] = key
