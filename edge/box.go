@@ -45,6 +45,7 @@ type box struct {
 	sessions             map[string]*session
 	leftover             []sandbox.Group // of ended commands that left processes behind
 	netSecond            lifecycle.Now   // in which netNoted network events were recorded
+	netLast              bool            // those of its end are being recorded
 	netNoted, netLeftOut int
 	fullFrom             time.Time // when its disk was first seen full, since it last had room
 	net                  reachability

@@ -20,6 +20,8 @@ type NetworkEvent struct {
 	Rule, Why      string
 	Sent, Received uint64
 	Suppressed     int
+
+	reached chan struct{} // of a mark in the queue: closed when all before it is recorded
 }
 
 // Events that nobody could record yet are bounded, and so is what one sandbox may have recorded in a second.
@@ -42,7 +44,9 @@ func (e *Edge) followNetwork() {
 	for {
 		select {
 		case ev := <-e.netEvents:
-			if b, err := e.find(ev.Sandbox); err == nil {
+			if ev.reached != nil {
+				close(ev.reached)
+			} else if b, err := e.find(ev.Sandbox); err == nil {
 				b.noteNetwork(ev)
 			}
 		case <-e.closing:
@@ -51,11 +55,42 @@ func (e *Edge) followNetwork() {
 	}
 }
 
+// lastEvents bounds how long the end of a sandbox waits for what its traffic came to.
+const lastEvents = time.Second
+
+// settleNetwork waits until the events so far of a sandbox's traffic are in its record, which is about to be closed.
+func (b *box) settleNetwork() {
+	b.mu.Lock()
+	has := b.net.asked != nil
+	b.mu.Unlock()
+	if !has {
+		return
+	}
+	mark, patience := make(chan struct{}), time.NewTimer(lastEvents)
+	defer patience.Stop()
+	select {
+	case b.e.netEvents <- NetworkEvent{reached: mark}:
+	case <-patience.C:
+		return
+	case <-b.e.closing:
+		return
+	}
+	select {
+	case <-mark:
+	case <-patience.C:
+	case <-b.e.closing:
+	}
+}
+
 func (b *box) noteNetwork(ev NetworkEvent) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := b.machine.State(); s != sandbox.StateRunning && s != sandbox.StatePaused {
+	state := b.machine.State()
+	if state != sandbox.StateRunning && state != sandbox.StatePaused && state != sandbox.StateStopping {
 		return
+	}
+	if state == sandbox.StateStopping && !b.netLast { // what it spent before does not cost it the last ones
+		b.netLast, b.netSecond = true, 0
 	}
 	if now := b.e.boot(); now-b.netSecond >= time.Second {
 		b.netSecond, b.netNoted = now, 0

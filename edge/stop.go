@@ -58,6 +58,7 @@ func (b *box) destroy(f *sandbox.Failure) {
 			return // the next start sweeps it
 		}
 	}
+	b.settleNetwork()
 	b.finish(f)
 }
 

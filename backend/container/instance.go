@@ -167,6 +167,9 @@ func (i *instance) Destroy(context.Context) error {
 	}
 	start := time.Now()
 	err := i.d.kill(i.id, pidfd)
+	if err == nil && i.net && i.d.cfg.Network != nil {
+		i.d.cfg.Network.Part(i.slot)
+	}
 	left := err == nil && i.d.remains.leave(i.id, i.slot)
 	if err == nil && !left {
 		err = i.d.removeRest(i.id)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"strconv"
 	"testing"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
@@ -133,5 +134,23 @@ var more = []struct {
 	test func(*testing.T, *world, *sites)
 }{
 	{"Limits", testLimits},
-	{"Private", testPrivate},
+	{"Private", testPrivate}, {"Ends", testEnds},
+}
+
+// testEnds: the connections that a sandbox has when it ends are told of.
+func testEnds(t *testing.T, w *world, s *sites) {
+	b := w.box(t, s.echo.at.String()+":7000/tcp")
+	b.talk(s.echo)
+	b.stop()
+	var kinds []string
+	var sent string
+	for _, e := range b.events() {
+		kinds = append(kinds, e.GetType())
+		if e.GetType() == "network_ended" && e.GetAttributes()["remote"] == netip.AddrPortFrom(s.echo.at, 7000).String() {
+			sent = e.GetAttributes()["sent"]
+		}
+	}
+	if n, err := strconv.Atoi(sent); err != nil || n < 3 || kinds[len(kinds)-1] != "ended" {
+		t.Errorf("bytes sent are %q, events are %q", sent, kinds)
+	}
 }
