@@ -88,6 +88,9 @@ func (b *box) forkSpec(req *dsecv1.ForkSandboxRequest) (*dsecv1.SandboxSpec, err
 	remembered := b.secrets
 	if asked := b.net.asked; asked != nil {
 		s.NetworkRules, s.NetworkLimits = asked.Rules, asked.Limits
+		if len(asked.Rules) == 0 && !asked.Inherits { // it was closed: its environment's defaults are not to open its fork
+			s.NetworkRules = none.Rules
+		}
 	}
 	b.mu.Unlock()
 	s.Environment, s.NetworkName = nil, "" // in a private network the name is the original's

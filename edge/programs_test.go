@@ -107,3 +107,27 @@ func TestPrivateNetworkNames(t *testing.T) {
 		}
 	}
 }
+
+// TestForkOfClosed: the fork of a sandbox whose rules were all taken away has none either, whatever its environment allows.
+func TestForkOfClosed(t *testing.T) {
+	env := []*dsecv1.NetworkLayer{of("environment base/b", "pypi", nil)}
+	for _, c := range []struct {
+		asked *record.NetworkAsked
+		opens bool
+	}{
+		{&record.NetworkAsked{Environment: env}, false},
+		{&record.NetworkAsked{Environment: env, Inherits: true}, true},
+		{&record.NetworkAsked{Environment: env, Rules: written("pypi")}, true},
+	} {
+		b := &box{created: &record.Created{Spec: &dsecv1.SandboxSpec{}}, net: reachability{asked: c.asked}}
+		spec, err := b.forkSpec(&dsecv1.ForkSandboxRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := programs{}
+		_, opens, err := p.program(&record.NetworkAsked{Rules: spec.NetworkRules, Inherits: len(spec.NetworkRules) == 0, Environment: env})
+		if err != nil || opens != c.opens {
+			t.Errorf("the fork of %v has rules %v, which open: %v, %v", c.asked, spec.NetworkRules, opens, err)
+		}
+	}
+}
