@@ -23,6 +23,12 @@ func TestNetworkScripts(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build dsec-init: %v\n%s", err, out)
 	}
+	for _, dir := range []string{"network", "fallback"} {
+		t.Run(dir, func(t *testing.T) { networkScripts(t, dir) })
+	}
+}
+
+func networkScripts(t *testing.T, dir string) {
 	space := networktest.NewNamespace(t)
 	enter := fmt.Sprintf("#!/bin/sh\nexec nsenter --net=/proc/%d/fd/%d %s \"$@\"\n", os.Getpid(), space.FD(), binary)
 	programs := t.TempDir()
@@ -31,7 +37,7 @@ func TestNetworkScripts(t *testing.T) {
 	}
 	t.Run("scripts", func(t *testing.T) {
 		testscript.Run(t, testscript.Params{
-			Dir: filepath.Join("testdata", "script", "network"),
+			Dir: filepath.Join("testdata", "script", dir),
 			Setup: func(env *testscript.Env) error {
 				// On a real disk, as the files of layers want it, and a short path: sockets lie below it.
 				work, err := os.MkdirTemp("/var/tmp", "ds-")
