@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/opendsec/dsec/backend/container/cgroup"
@@ -117,11 +118,31 @@ func (g *groups) remove(name string) error {
 	if err := linux.WritePlain(filepath.Join(kill, "cgroup.kill"), "1"); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("end calls: %w", err)
 	}
+	if dir := g.layout.V1["cpu"]; dir != "" {
+		// Only slots' threads are left here: of a worker that is ending, or that does not know yet that its edge has.
+		procs, _ := filepath.Glob(filepath.Join(dir, name, "*", "cgroup.procs"))
+		for _, p := range procs {
+			killAll(p)
+		}
+	}
 	var errs []error
 	for _, d := range g.dirs() {
 		errs = append(errs, removeTree(filepath.Join(d, name)))
 	}
 	return errors.Join(errs...)
+}
+
+// killAll kills the processes of a group, named by its list of them.
+func killAll(procs string) {
+	b, err := linux.ReadPlain(procs)
+	if err != nil {
+		return
+	}
+	for line := range strings.FieldsSeq(string(b)) {
+		if pid, err := strconv.Atoi(line); err == nil && pid > 1 {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
 }
 
 // removeTree removes a directory of groups, two levels deep, when its processes have gone.
@@ -164,6 +185,9 @@ func (g *groups) sweep() error {
 	seen := map[string]bool{}
 	for _, d := range g.dirs() {
 		ents, err := os.ReadDir(d)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return err
 		}

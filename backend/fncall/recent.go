@@ -3,6 +3,7 @@ package fncall
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // Bounds of what is remembered of ended calls.
@@ -20,43 +21,87 @@ type recent struct {
 }
 
 type remembered struct {
-	done chan struct{}
-	r    *Result
-	err  error
-	size int
+	done   chan struct{}
+	r      *Result
+	err    error
+	size   int
+	asking int // those who wait for it
+	cancel context.CancelFunc
+	left   bool // given up, because nobody waited any more
 }
 
 func newRecent() *recent { return &recent{m: map[string]*remembered{}} }
 
-// do runs f unless id has been run. What failed to run at all is not remembered. The call goes on when who asked for it
-// goes: they, or their connection's successor, may ask again.
+// abandonAfter is how long a call goes on when nobody waits for it: who lost a connection asks again by then.
+const abandonAfter = time.Second
+
+// do runs f unless id has been run. What failed to run at all is not remembered.
 func (c *recent) do(ctx context.Context, id string, f func(context.Context) (*Result, error)) (*Result, error) {
+	for {
+		e := c.ask(ctx, id, f)
+		select {
+		case <-e.done:
+			c.leave(e)
+			if e.left && ctx.Err() == nil {
+				continue // it was being given up when we came
+			}
+			return e.r, e.err
+		case <-ctx.Done():
+			c.leave(e)
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// ask finds the call, or begins it; leave must follow.
+func (c *recent) ask(ctx context.Context, id string, f func(context.Context) (*Result, error)) *remembered {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	e := c.m[id]
 	if e == nil {
 		e = &remembered{done: make(chan struct{})}
+		ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 		c.m[id] = e
-		c.mu.Unlock()
 		go func() {
-			e.r, e.err = f(context.WithoutCancel(ctx))
+			defer e.cancel()
+			e.r, e.err = f(ctx)
 			c.ended(id, e)
 			close(e.done)
 		}()
-	} else {
-		c.mu.Unlock()
+	}
+	e.asking++
+	return e
+}
+
+func (c *recent) leave(e *remembered) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e.asking--; e.asking > 0 {
+		return
 	}
 	select {
 	case <-e.done:
-		return e.r, e.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
+		return
+	default:
 	}
+	time.AfterFunc(abandonAfter, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		select {
+		case <-e.done:
+		default:
+			if e.asking == 0 {
+				e.left = true
+				e.cancel()
+			}
+		}
+	})
 }
 
 func (c *recent) ended(id string, e *remembered) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e.err != nil {
+	if e.err != nil || e.left {
 		delete(c.m, id)
 		return
 	}

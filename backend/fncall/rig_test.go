@@ -79,7 +79,7 @@ func newService(t testing.TB, change ...func(*Config)) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{StateDir: dir, Name: fmt.Sprintf("fncalltest-%d-%s", os.Getpid(), strings.ToLower(t.Name()[4:8])), InitBinary: init, Bases: bases,
+	cfg := Config{StateDir: dir, Name: fmt.Sprintf("fncalltest-%d-%s", os.Getpid(), strings.ToLower(t.Name())), InitBinary: init, Bases: bases,
 		Resolve: func(context.Context, string) (*Environment, error) { return env, nil }}
 	for _, f := range change {
 		f(&cfg)

@@ -57,11 +57,11 @@ var kinds = []kind{
 	{"wrong", dsecv1.Verdict_VERDICT_WRONG_ANSWER, "s += 1", "s++;", "s=$((s+1))"},
 	{"slow", dsecv1.Verdict_VERDICT_TIME_LIMIT, "\n  while True: pass", "for(;;);", "while :; do :; done"},
 	{"asleep", dsecv1.Verdict_VERDICT_TIME_LIMIT, "__import__('time').sleep(100)", "sleep(100);", "sleep 100"},
-	{"greedy", dsecv1.Verdict_VERDICT_MEMORY_LIMIT, "x = b'x' * (1 << 30)", "for(;;){char*p=malloc(1<<20);if(p)memset(p,1,1<<20);}", "x=$(head -c 300000000 /dev/zero | tr '\\0' x)"},
+	{"greedy", dsecv1.Verdict_VERDICT_MEMORY_LIMIT, "x = b'x' * (1 << 30)", "for(;;){char*p=malloc(1<<20);if(p)memset(p,1,1<<20);}", "head -c 300000000 /dev/zero | tail -n 1 > /dev/null || exit 1"},
 	{"crashing", dsecv1.Verdict_VERDICT_RUNTIME_ERROR, "raise ValueError(n)", "*(volatile int*)0=1;", "kill -SEGV $$"},
 	{"exiting", dsecv1.Verdict_VERDICT_RUNTIME_ERROR, "raise SystemExit(3)", "exit(3);", "exit 3"},
 	{"loud", dsecv1.Verdict_VERDICT_OUTPUT_LIMIT, "\n  while True: print('x' * 1000)", "for(;;)puts(\"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\");", "yes"},
-	{"forking", dsecv1.Verdict_VERDICT_TIME_LIMIT, "\n  import os\n  while True:\n   try: os.fork()\n   except OSError: pass", "for(;;)fork();", "while :; do (while :; do :; done) & done 2>/dev/null"},
+	{"forking", dsecv1.Verdict_VERDICT_TIME_LIMIT, "\n  import os\n  while True:\n   try: os.fork()\n   except OSError: pass", "for(;;)fork();", "exec python3 -c 'import os\nwhile True:\n try: os.fork()\n except OSError: pass'"},
 	{"leaving daemons", dsecv1.Verdict_VERDICT_ACCEPTED, "\n  import os, time\n  if os.fork() == 0:\n   os.setsid(); time.sleep(100)", "if(fork()==0){setsid();for(;;)sleep(100);}", "(sleep 100; echo late) &"},
 	{"writing", dsecv1.Verdict_VERDICT_OUTPUT_LIMIT, "open('/tmp/x','wb').write(bytes(20 << 20))", "FILE*f=fopen(\"/tmp/x\",\"w\");static char b[1<<20];for(int i=0;i<20;i++)if(fwrite(b,1,sizeof b,f)<sizeof b)exit(1);", "head -c 20000000 /dev/zero > /tmp/x || exit 1"},
 	{"killing", dsecv1.Verdict_VERDICT_RUNTIME_ERROR, "\n  import os, signal\n  os.kill(os.getpid(), 9)", "kill(-1,9);kill(getpid(),9);", "kill -9 $$"},
@@ -96,7 +96,7 @@ func Submissions(n int) ([]*dsecv1.JudgeRequest, []Want) {
 
 // source writes the program of a kind; number makes it one of its own.
 func source(k *kind, number int) (runtime, code string) {
-	lang := number / 2 % 3
+	lang := (number/2 + number/(2*(len(kinds)-1))) % 3 // every kind in every language
 	if k.name == "not compiling" {
 		lang = 1
 	}
