@@ -138,3 +138,64 @@ func TestSecondHolder(t *testing.T) {
 	client(t, socket).Close()
 	stop()
 }
+
+// TestLease: what is done when a descriptor's user does not come back, and that it ends when it does.
+func TestLease(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "hold.sock")
+	ctx, cancel := context.WithCancel(t.Context())
+	lapsed, renewed := make(chan string), make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		done <- ServeWith(ctx, socket, Options{Lapsed: func(ctx context.Context, name string, f *os.File) {
+			if _, err := f.Stat(); err != nil {
+				t.Error(err)
+			}
+			lapsed <- name
+			<-ctx.Done()
+			renewed <- struct{}{}
+		}})
+	}()
+	c := client(t, socket)
+	defer c.Close()
+	if err := c.Lease("x", time.Minute); !errors.Is(err, sandbox.ErrNotFound) {
+		t.Errorf("a lease on nothing: %v", err)
+	}
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := c.Put("x", f); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := c.Lease("x", time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+		if name := <-lapsed; name != "x" {
+			t.Errorf("lapsed: %q", name)
+		}
+		if err := c.Lease("x", time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		<-renewed
+	}
+	// Dropped, and at the holder's end, it is over as well.
+	if err := c.Lease("x", time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	<-lapsed
+	if err := c.Drop("x"); err != nil {
+		t.Fatal(err)
+	}
+	<-renewed
+	if err := errors.Join(c.Put("x", f), c.Lease("x", time.Millisecond)); err != nil {
+		t.Fatal(err)
+	}
+	<-lapsed
+	cancel()
+	<-renewed
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
