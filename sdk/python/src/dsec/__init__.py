@@ -65,6 +65,7 @@ from .ports import Forward
 from .results import CommandEnd, CommandInfo, CommandResult, Output, Stream
 from .sandbox import Sandbox
 from .session import Session, SessionInfo
+from .snapshots import Pack, PackReport, Snapshot, SnapshotCost
 from .values import (
     Event,
     FileInfo,
@@ -132,6 +133,8 @@ __all__ = [
     "NotADirectory",
     "NotFound",
     "Output",
+    "Pack",
+    "PackReport",
     "PermissionDenied",
     "ResourceExhausted",
     "Sandbox",
@@ -141,6 +144,8 @@ __all__ = [
     "SandboxStats",
     "Session",
     "SessionInfo",
+    "Snapshot",
+    "SnapshotCost",
     "State",
     "Stream",
     "Terminal",

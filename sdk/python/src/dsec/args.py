@@ -29,6 +29,11 @@ class DSecRunArgs:
     toolkits: Sequence[str] = ()
     """Layers stacked above the workspace: harness and tools, bottom to top."""
 
+    layers: Sequence[str] = ()
+    """Digests of all layers, bottom to top, instead of the above: what Pack.layers names."""
+    snapshot: str | None = None
+    """A snapshot's id, instead of layers: the disk of a sandbox as it was. It is made on the snapshot's node."""
+
     memory_limit_mb: float | None = None
     """Memory, in MiB."""
     cpu_cores_limit: float | None = None
@@ -85,7 +90,12 @@ class DSecRunArgs:
         return without_defaults(
             backend=f"BACKEND_{self.backend.upper()}",
             environment=without_defaults(
-                image=self._image(), base=self.base, workspace=self.workspace, toolkits=list(self.toolkits)
+                image=self._image(),
+                base=self.base,
+                workspace=self.workspace,
+                toolkits=list(self.toolkits),
+                layers=list(self.layers),
+                snapshot=self.snapshot,
             ),
             limits=without_defaults(
                 memoryBytes=_scaled(self.memory_limit_mb, _MIB, "memory_limit_mb"),

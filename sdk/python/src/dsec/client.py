@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import math
 import ssl
 import uuid
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from . import codec, config, wire_errors
+from . import snapshots as snaps
 from .args import DSecContainerRunArgs, DSecRunArgs
 from .calls import Calls, DSecFnCallArgs, DSecJudgeArgs, FnCallResult, JudgeResult, Outcome, RuntimeInfo
 from .codec import Json, without_defaults
@@ -28,7 +30,7 @@ from .events import events
 from .layers import Layers
 from .sandbox import MARGIN, Sandbox
 from .transport import Transport
-from .values import Event, NodeInfo, SandboxInfo, State
+from .values import Event, LayerKind, NodeInfo, SandboxInfo, State
 
 MAX_COUNT: Final = 1000
 """Sandboxes of one request; more are asked for in several."""
@@ -318,6 +320,31 @@ class DSecClient:
         body = {"labels": dict(labels)}
         o = await self._t.unary("SandboxService/StopSandboxes", body, safe=True, timeout=timeout)
         return codec.texts(o, "stoppedIds")
+
+    # Snapshots
+
+    async def snapshots(
+        self, labels: Mapping[str, str] | None = None, *, sandbox_id: str | None = None
+    ) -> builtins.list[snaps.Snapshot]:
+        """List snapshots that carry all the labels, newest first; of one sandbox where given."""
+        return await snaps.listed(self._t, labels, sandbox_id)
+
+    async def delete_snapshot(self, snapshot_id: str) -> None:
+        """Forget a snapshot. Sandboxes that were made of it go on."""
+        await snaps.delete(self._t, snapshot_id)
+
+    async def pack_snapshot(
+        self,
+        snapshot_id: str,
+        name: str,
+        *,
+        kind: LayerKind | str | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        progress: snaps.Progress | None = None,
+    ) -> snaps.Pack:
+        """Make a layer of a snapshot, as Sandbox.pack_diff does of a sandbox."""
+        return await snaps.pack(self._t, snapshot_id, name, kind, include, exclude, False, progress)
 
     async def events(
         self, labels: Mapping[str, str] | None = None, *, follow: bool = False

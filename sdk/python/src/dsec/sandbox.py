@@ -8,17 +8,18 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from . import codec, command, ports
+from . import codec, command, ports, snapshots, wire_errors
 from .codec import Json, without_defaults
 from .command import Command, Terminal
-from .errors import InvalidArgument
+from .errors import DSecError, InternalError, InvalidArgument
 from .events import events
 from .files import Files
 from .network import Network, NetworkDecision, NetworkLimits, NetworkRules, rules_to_json
 from .ports import Forward
 from .results import CommandEnd, CommandInfo, CommandResult
 from .session import HasId, Session, SessionInfo
-from .values import Event, SandboxInfo, SandboxStats
+from .snapshots import Pack, Snapshot
+from .values import Event, LayerKind, SandboxInfo, SandboxStats
 
 if TYPE_CHECKING:
     import asyncio
@@ -264,6 +265,76 @@ class Sandbox:
             raise InvalidArgument(f"port {port}: want 1 to 65535")
         body = self._body(host=host, port=port, protocol=protocol)
         return NetworkDecision.from_json(await self._t.unary("SandboxService/ExplainNetwork", body, safe=True))
+
+    # Disk
+
+    async def snapshot(self, labels: Mapping[str, str] | None = None) -> Snapshot:
+        """Keep its disk as it is now, on its node, until DSecClient.delete_snapshot.
+
+        It is frozen for some milliseconds; processes, memory and /dev/shm are not kept. While the snapshot is there,
+        what the sandbox overwrites or removes goes on counting against its disk limit. A paused one stays paused.
+        """
+        return await snapshots.create(self._t, self.id, labels)
+
+    async def fork(
+        self,
+        count: int = 1,
+        *,
+        labels: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        ttl: float | None = None,
+        ttl_running_stop: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> list[Sandbox | DSecError]:
+        """Make ``count`` (1 to 1,000) sandboxes from its disk, and return each one's outcome: a sandbox, or why not.
+
+        One snapshot, on the same node; the children are like this one (limits, environment, user, network, lifetimes)
+        but for what is given, and each records its own changes only. Processes are not forked. ``labels`` replace this
+        one's, ``env`` and ``secrets`` are added. Secrets go along while its edge remembers them: after a restart of the
+        edge FailedPrecondition asks for them. To make sandboxes of a snapshot: DSecContainerRunArgs(snapshot=...).
+        """
+        body = self._body(
+            count=count,
+            idempotencyKey=idempotency_key or uuid.uuid4().hex,
+            labels=dict(labels or {}),
+            env=dict(env or {}),
+            secrets=dict(secrets or {}),
+            ttlSeconds=ttl,
+            idleTimeoutSeconds=ttl_running_stop,
+        )
+        if count < 1:
+            raise InvalidArgument(f"count {count}: want 1 or more")
+        o = await self._t.unary("SnapshotService/ForkSandbox", body, safe=True, timeout=math.inf)
+        results = codec.messages(o, "results")
+        if len(results) != count:
+            raise InternalError(f"{count} sandboxes were asked for, {len(results)} answered")
+        return [
+            wire_errors.item(codec.message(r, "error"))
+            if "error" in r
+            else Sandbox(self._t, codec.text(codec.message(r, "sandbox"), "id"))
+            for r in results
+        ]
+
+    async def pack_diff(
+        self,
+        name: str,
+        *,
+        kind: LayerKind | str | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        incremental: bool = False,
+        progress: snapshots.Progress | None = None,
+    ) -> Pack:
+        """Make a layer of what it has changed since it was created, and publish it as the next version of ``name``.
+
+        ``kind``: workspace (the default where it has only a base) or toolkit. ``include``, ``exclude``: paths from
+        the root with * (within a name) and ** (any names), each for what it matches and all below; /etc/hosts,
+        /etc/hostname and /etc/resolv.conf always stay out. ``incremental``: only what changed since its last
+        incremental pack, on whose layer this one then lies; a snapshot is kept between them.
+        ``Pack.layers`` restores the disk anywhere.
+        """
+        return await snapshots.pack(self._t, self.id, name, kind, include, exclude, incremental, progress)
 
     # Life
 
