@@ -43,6 +43,8 @@ func (r *retry) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 // repeatable tells whether asking twice does the same as asking once.
 func repeatable(req connect.AnyRequest) bool {
 	switch m := req.Any().(type) {
+	case *dsecv1.ForkSandboxRequest:
+		return m.GetIdempotencyKey() != ""
 	case *dsecv1.CreateSandboxRequest:
 		return m.GetIdempotencyKey() != ""
 	case *dsecv1.SendInputRequest:
