@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 
 	"connectrpc.com/connect"
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
@@ -169,6 +170,8 @@ type Upload struct {
 	Source string // for listings
 	// OnStart is what is run in each new sandbox that has the layer; nil = nothing.
 	OnStart *dsecv1.OnStart
+	// Over are the digests of the layers that it will lie on, bottom to top: what is a directory there stays what it is.
+	Over []string
 	// Step, in place of a name, keeps the layer as what a step of a build made.
 	Step string
 }
@@ -176,7 +179,7 @@ type Upload struct {
 // UploadLayer streams an archive up and returns the layer. progress may be nil.
 func (c *Client) UploadLayer(ctx context.Context, up Upload, tar io.Reader, progress func(*dsecv1.ImportProgress)) (*dsecv1.ImportLayerResponse, error) {
 	q := url.Values{"kind": {up.Kind}}
-	for k, v := range map[string]string{"name": up.Name, "prefix": up.Prefix, "format": up.Format, "source": up.Source, "step": up.Step, "on_start_user": up.OnStart.GetUser()} {
+	for k, v := range map[string]string{"name": up.Name, "prefix": up.Prefix, "format": up.Format, "source": up.Source, "step": up.Step, "over": strings.Join(up.Over, ","), "on_start_user": up.OnStart.GetUser()} {
 		if v != "" {
 			q.Set(k, v)
 		}

@@ -299,6 +299,20 @@ func (l layerService) PutStep(ctx context.Context, r *dsecv1.PutStepRequest) (*d
 	return &dsecv1.PutStepResponse{}, nil
 }
 
+func (l layerService) ReadStack(ctx context.Context, r *dsecv1.ReadStackRequest) (*dsecv1.ReadStackResponse, error) {
+	if l.s.importer == nil {
+		return nil, connectError(errNoImporter)
+	}
+	if _, err := l.s.o.Catalogue.Resolve(ctx, &dsecv1.Environment{Layers: r.GetDigests()}); err != nil && len(r.GetDigests()) > 0 {
+		return nil, connectError(err)
+	}
+	resp, err := l.s.importer.Store.ReadStored(ctx, &dsecv1.ReadStoredRequest{Read: r})
+	if err != nil {
+		return nil, connectError(l.s.importer.failed(err))
+	}
+	return resp.GetFound(), nil
+}
+
 func (l layerService) CollectLayers(ctx context.Context, r *dsecv1.CollectLayersRequest) (*dsecv1.CollectLayersResponse, error) {
 	if l.s.importer == nil {
 		return nil, connectError(errNoImporter)

@@ -105,6 +105,7 @@ type job struct {
 	name   string
 	prefix string
 	source string
+	over   []string // layers that it will lie on, bottom to top
 	// overlay: the content is what an overlay has written.
 	overlay bool
 	// fill adds the content; dir is for its temporary files.
@@ -186,7 +187,22 @@ func (s *service) make(ctx context.Context, j *job, p oci.Progress) (*dsecv1.Lay
 	if err := errors.Join(os.Mkdir(made, 0o700), os.Mkdir(tmp, 0o700)); err != nil {
 		return nil, false, err
 	}
-	b, err := tree.New(made, tree.Options{Prefix: j.prefix, Devices: tree.SkipDevices, Overlay: j.overlay, Limits: s.o.Limits, MinFree: s.o.MinFree})
+	opts := tree.Options{Prefix: j.prefix, Devices: tree.SkipDevices, Overlay: j.overlay, Limits: s.o.Limits, MinFree: s.o.MinFree}
+	if len(j.over) > 0 {
+		done, err := s.reading(ctx)
+		if err != nil {
+			return nil, false, err
+		}
+		defer done()
+		layers, err := s.openAll(ctx, j.over)
+		if err != nil {
+			return nil, false, err
+		}
+		if opts.Below, err = show(ctx, layers); err != nil {
+			return nil, false, err
+		}
+	}
+	b, err := tree.New(made, opts)
 	if err != nil {
 		return nil, false, err
 	}

@@ -294,6 +294,67 @@ func verifyStream(ctx context.Context, d layer.Digest, b *layer.Blob, open func(
 	return nil
 }
 
+// maxRead bounds what is read of one file.
+const maxRead = 4 << 20
+
+func (st stored) ReadStored(ctx context.Context, r *dsecv1.ReadStoredRequest) (*dsecv1.ReadStoredResponse, error) {
+	found, err := st.read(ctx, r.GetRead())
+	if err != nil {
+		return nil, wire(err)
+	}
+	return &dsecv1.ReadStoredResponse{Found: found}, nil
+}
+
+func (st stored) read(ctx context.Context, r *dsecv1.ReadStackRequest) (*dsecv1.ReadStackResponse, error) {
+	done, err := st.s.reading(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	layers, err := st.s.openAll(ctx, r.GetDigests())
+	if err != nil {
+		return nil, err
+	}
+	t, err := show(ctx, layers)
+	if err != nil {
+		return nil, err
+	}
+	n := t.Lookup(r.GetPath())
+	if n == nil {
+		return nil, fmt.Errorf("%.200q: %w in these layers", r.GetPath(), sandbox.ErrNotFound)
+	}
+	i := n.Inode
+	out := &dsecv1.ReadStackResponse{Type: "device", Size: i.Size, Mode: i.Mode & 0o7777, Uid: i.UID, Gid: i.GID}
+	switch i.Mode & erofs.TypeMask {
+	case erofs.TypeDir:
+		out.Type = "directory"
+	case erofs.TypeFifo:
+		out.Type = "fifo"
+	case erofs.TypeRegular:
+		out.Type = "file"
+		want := min(i.Size, r.GetMaxBytes(), maxRead)
+		if want <= 0 {
+			return out, nil
+		}
+		stage, err := st.s.store.Stage(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer stage.Close()
+		d := newDataFiles(st.s.store, stage.Dir(), st.s.o.MinFree)
+		defer d.close()
+		data, err := d.of(ctx, r.Digests[n.Layer], layers[n.Layer].manifest.Data.Size)
+		if err != nil {
+			return nil, err
+		}
+		out.Data = make([]byte, want)
+		if _, err := io.ReadFull(tree.NewFileReader(i, data), out.Data); err != nil {
+			return nil, fmt.Errorf("%w: %w", sandbox.ErrUnavailable, err)
+		}
+	}
+	return out, nil
+}
+
 func (st stored) CollapseStack(ctx context.Context, r *dsecv1.CollapseStackRequest, out *connect.ServerStream[dsecv1.CollapseStackResponse]) error {
 	done, err := st.s.reading(ctx)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -70,6 +71,9 @@ func (s *service) uploadJob(r *http.Request, body *uploadBody) (*job, error) {
 		return nil, fmt.Errorf("upload: %w: kind %.40q; want base, workspace or toolkit", sandbox.ErrInvalid, q.Get("kind"))
 	}
 	j := &job{kind: kind, name: q.Get("name"), prefix: q.Get("prefix"), source: q.Get("source")}
+	if over := q.Get("over"); over != "" {
+		j.over = strings.Split(over, ",")
+	}
 	if len(j.source) > 4096 {
 		return nil, fmt.Errorf("upload: %w: source of %d bytes", sandbox.ErrInvalid, len(j.source))
 	}

@@ -28,7 +28,7 @@ type Builder struct {
 // New begins a layer whose files are made in dir, which must be empty and belong to the caller.
 func New(dir string, opts Options) (*Builder, error) {
 	opts.Limits = opts.Limits.orDefault()
-	b := &Builder{opts: opts, dir: dir, model: newModel()}
+	b := &Builder{opts: opts, dir: dir, model: newModel(opts.Below)}
 	prefix, err := splitName(opts.Prefix)
 	if err != nil {
 		return nil, fmt.Errorf("prefix: %w", err)

@@ -2,9 +2,11 @@ package tree
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/opendsec/dsec/layer/erofs"
+	"github.com/opendsec/dsec/layer/union"
 )
 
 // node is one name of the tree. Several names may share an inode.
@@ -16,6 +18,7 @@ type node struct {
 	layer    int32            // the last input layer that added something at or below this name
 	own      int32            // the last input layer that had an entry of this very name; -1 = none
 	depth    int32            // of the root: 0
+	under    *union.Node      // what the layers below have at this place, where they are known
 }
 
 // model is the tree under construction.
@@ -34,9 +37,13 @@ const (
 	maxDepth    = 4096
 )
 
-func newModel() *model {
+func newModel(below *union.Tree) *model {
 	m := &model{}
 	m.root = &node{inode: implicitDir(nil, ""), own: -1}
+	if below != nil {
+		m.root.under, m.root.inode = below.Root, properties(below.Root.Inode)
+		m.root.inode.Xattrs = slices.DeleteFunc(m.root.inode.Xattrs, func(x erofs.Xattr) bool { return x.Name == erofs.OpaqueXattr })
+	}
 	m.root.parent = m.root
 	return m
 }
@@ -119,6 +126,12 @@ func (m *model) lookup(dir *node, parts []string, create bool) (*node, error) {
 			continue
 		}
 		next := at.children[name]
+		if u := at.below(name); next == nil && u != nil && !u.Inode.IsDir() {
+			if u.Inode.Mode&erofs.TypeMask != erofs.TypeSymlink {
+				return nil, fmt.Errorf("%w: %.200q is not a directory", errInvalid, at.path()+"/"+name)
+			}
+			next = &node{name: name, parent: at, inode: u.Inode} // followed, and not of this layer
+		}
 		if next == nil {
 			if !create {
 				return nil, nil
@@ -131,6 +144,10 @@ func (m *model) lookup(dir *node, parts []string, create bool) (*node, error) {
 			}
 			next = m.attach(at, name)
 			next.inode, next.own = implicitDir(at, name), -1
+			if next.under != nil { // it goes on as it is
+				next.inode = properties(next.under.Inode)
+				next.inode.Xattrs = slices.DeleteFunc(next.inode.Xattrs, func(x erofs.Xattr) bool { return x.Name == erofs.OpaqueXattr })
+			}
 			m.made++
 		}
 		switch next.inode.Mode & erofs.TypeMask {
@@ -155,11 +172,19 @@ func (m *model) lookup(dir *node, parts []string, create bool) (*node, error) {
 	return at, nil
 }
 
+// below returns what the layers below have in a directory.
+func (n *node) below(name string) *union.Node {
+	if n.under == nil {
+		return nil
+	}
+	return n.under.Children[name]
+}
+
 func (m *model) attach(parent *node, name string) *node {
 	if parent.children == nil {
 		parent.children = map[string]*node{}
 	}
-	child := &node{name: name, parent: parent, layer: m.layer, depth: parent.depth + 1}
+	child := &node{name: name, parent: parent, layer: m.layer, depth: parent.depth + 1, under: parent.below(name)}
 	parent.children[name] = child
 	return child
 }

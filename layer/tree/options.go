@@ -1,6 +1,9 @@
 package tree
 
-import "github.com/opendsec/dsec/sandbox"
+import (
+	"github.com/opendsec/dsec/layer/union"
+	"github.com/opendsec/dsec/sandbox"
+)
 
 // Devices says what becomes of device nodes in an input.
 type Devices int
@@ -20,7 +23,10 @@ type Options struct {
 	// Overlay says that directories given to AddDir are upper directories of an overlay: character devices 0:0
 	// and opaque marks are kept as what they are.
 	Overlay bool
-	Limits  Limits
+	// Below is what the layers show that this one will lie on. Parents of entries then are what they are there: links are
+	// followed, and directories keep their owner, mode and time. nil = nothing is known of it.
+	Below  *union.Tree
+	Limits Limits
 	// MinFree is how many bytes must stay free on the file system that the layer is made on.
 	MinFree int64
 }

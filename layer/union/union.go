@@ -5,6 +5,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/opendsec/dsec/layer/erofs"
 )
@@ -111,4 +112,40 @@ func (t *Tree) hide(n *Node, at string, by int, how string) {
 	for _, of := range slices.Sorted(maps.Keys(count)) {
 		t.Hidden = append(t.Hidden, Hidden{Path: at, By: by, Of: of, Names: count[of], How: how})
 	}
+}
+
+// maxLinks bounds the symbolic links on the way to one name.
+const maxLinks = 40
+
+// Lookup finds a name, symbolic links on the way and at its end followed within the tree; nil = there is none.
+func (t *Tree) Lookup(name string) *Node {
+	at := []*Node{t.Root}
+	rest := strings.Split(name, "/")
+	for links := 0; len(rest) > 0; {
+		part := rest[0]
+		rest = rest[1:]
+		switch part {
+		case "", ".":
+			continue
+		case "..":
+			at = at[:max(1, len(at)-1)]
+			continue
+		}
+		next := at[len(at)-1].Children[part]
+		if next == nil {
+			return nil
+		}
+		if next.Inode.Mode&erofs.TypeMask != erofs.TypeSymlink {
+			at = append(at, next)
+			continue
+		}
+		if links++; links > maxLinks {
+			return nil
+		}
+		if strings.HasPrefix(next.Inode.Target, "/") {
+			at = at[:1]
+		}
+		rest = append(strings.Split(next.Inode.Target, "/"), rest...)
+	}
+	return at[len(at)-1]
 }

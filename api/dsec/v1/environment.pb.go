@@ -1284,6 +1284,94 @@ func (x *CollapseStackResponse) GetLayer() *Layer {
 	return nil
 }
 
+type ReadStoredRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Read          *ReadStackRequest      `protobuf:"bytes,1,opt,name=read,proto3" json:"read,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadStoredRequest) Reset() {
+	*x = ReadStoredRequest{}
+	mi := &file_dsec_v1_environment_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadStoredRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadStoredRequest) ProtoMessage() {}
+
+func (x *ReadStoredRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_environment_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadStoredRequest.ProtoReflect.Descriptor instead.
+func (*ReadStoredRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_environment_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ReadStoredRequest) GetRead() *ReadStackRequest {
+	if x != nil {
+		return x.Read
+	}
+	return nil
+}
+
+type ReadStoredResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Found         *ReadStackResponse     `protobuf:"bytes,1,opt,name=found,proto3" json:"found,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadStoredResponse) Reset() {
+	*x = ReadStoredResponse{}
+	mi := &file_dsec_v1_environment_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadStoredResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadStoredResponse) ProtoMessage() {}
+
+func (x *ReadStoredResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_environment_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadStoredResponse.ProtoReflect.Descriptor instead.
+func (*ReadStoredResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_environment_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ReadStoredResponse) GetFound() *ReadStackResponse {
+	if x != nil {
+		return x.Found
+	}
+	return nil
+}
+
 var File_dsec_v1_environment_proto protoreflect.FileDescriptor
 
 const file_dsec_v1_environment_proto_rawDesc = "" +
@@ -1373,19 +1461,25 @@ const file_dsec_v1_environment_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"r\n" +
 	"\x15CollapseStackResponse\x123\n" +
 	"\bprogress\x18\x01 \x01(\v2\x17.dsec.v1.ImportProgressR\bprogress\x12$\n" +
-	"\x05layer\x18\x02 \x01(\v2\x0e.dsec.v1.LayerR\x05layer2\x84\x03\n" +
+	"\x05layer\x18\x02 \x01(\v2\x0e.dsec.v1.LayerR\x05layer\"B\n" +
+	"\x11ReadStoredRequest\x12-\n" +
+	"\x04read\x18\x01 \x01(\v2\x19.dsec.v1.ReadStackRequestR\x04read\"F\n" +
+	"\x12ReadStoredResponse\x120\n" +
+	"\x05found\x18\x01 \x01(\v2\x1a.dsec.v1.ReadStackResponseR\x05found2\x84\x03\n" +
 	"\x12EnvironmentService\x12Z\n" +
 	"\x11CreateEnvironment\x12!.dsec.v1.CreateEnvironmentRequest\x1a\".dsec.v1.CreateEnvironmentResponse\x12W\n" +
 	"\x10ListEnvironments\x12 .dsec.v1.ListEnvironmentsRequest\x1a!.dsec.v1.ListEnvironmentsResponse\x12]\n" +
 	"\x12InspectEnvironment\x12\".dsec.v1.InspectEnvironmentRequest\x1a#.dsec.v1.InspectEnvironmentResponse\x12Z\n" +
-	"\x11DeleteEnvironment\x12!.dsec.v1.DeleteEnvironmentRequest\x1a\".dsec.v1.DeleteEnvironmentResponse2\x8d\x03\n" +
+	"\x11DeleteEnvironment\x12!.dsec.v1.DeleteEnvironmentRequest\x1a\".dsec.v1.DeleteEnvironmentResponse2\xd4\x03\n" +
 	"\fStoreService\x12E\n" +
 	"\n" +
 	"ListStored\x12\x1a.dsec.v1.ListStoredRequest\x1a\x1b.dsec.v1.ListStoredResponse\x12N\n" +
 	"\rDescribeStack\x12\x1d.dsec.v1.DescribeStackRequest\x1a\x1e.dsec.v1.DescribeStackResponse\x12G\n" +
 	"\n" +
 	"DiffStacks\x12\x1a.dsec.v1.DiffStacksRequest\x1a\x1b.dsec.v1.DiffStacksResponse0\x01\x12K\n" +
-	"\fVerifyStored\x12\x1c.dsec.v1.VerifyStoredRequest\x1a\x1d.dsec.v1.VerifyStoredResponse\x12P\n" +
+	"\fVerifyStored\x12\x1c.dsec.v1.VerifyStoredRequest\x1a\x1d.dsec.v1.VerifyStoredResponse\x12E\n" +
+	"\n" +
+	"ReadStored\x12\x1a.dsec.v1.ReadStoredRequest\x1a\x1b.dsec.v1.ReadStoredResponse\x12P\n" +
 	"\rCollapseStack\x12\x1d.dsec.v1.CollapseStackRequest\x1a\x1e.dsec.v1.CollapseStackResponse0\x01B-Z+github.com/opendsec/dsec/api/dsec/v1;dsecv1b\x06proto3"
 
 var (
@@ -1400,7 +1494,7 @@ func file_dsec_v1_environment_proto_rawDescGZIP() []byte {
 	return file_dsec_v1_environment_proto_rawDescData
 }
 
-var file_dsec_v1_environment_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_dsec_v1_environment_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_dsec_v1_environment_proto_goTypes = []any{
 	(*NamedEnvironment)(nil),           // 0: dsec.v1.NamedEnvironment
 	(*CreateEnvironmentRequest)(nil),   // 1: dsec.v1.CreateEnvironmentRequest
@@ -1425,62 +1519,70 @@ var file_dsec_v1_environment_proto_goTypes = []any{
 	(*VerifyStoredResponse)(nil),       // 20: dsec.v1.VerifyStoredResponse
 	(*CollapseStackRequest)(nil),       // 21: dsec.v1.CollapseStackRequest
 	(*CollapseStackResponse)(nil),      // 22: dsec.v1.CollapseStackResponse
-	nil,                                // 23: dsec.v1.NamedEnvironment.EnvEntry
-	(*Environment)(nil),                // 24: dsec.v1.Environment
-	(*Limits)(nil),                     // 25: dsec.v1.Limits
-	(*timestamppb.Timestamp)(nil),      // 26: google.protobuf.Timestamp
-	(*ImageConfig)(nil),                // 27: dsec.v1.ImageConfig
-	(*ResolvedLayer)(nil),              // 28: dsec.v1.ResolvedLayer
-	(*FileChange)(nil),                 // 29: dsec.v1.FileChange
-	(*ImportProgress)(nil),             // 30: dsec.v1.ImportProgress
-	(*Layer)(nil),                      // 31: dsec.v1.Layer
+	(*ReadStoredRequest)(nil),          // 23: dsec.v1.ReadStoredRequest
+	(*ReadStoredResponse)(nil),         // 24: dsec.v1.ReadStoredResponse
+	nil,                                // 25: dsec.v1.NamedEnvironment.EnvEntry
+	(*Environment)(nil),                // 26: dsec.v1.Environment
+	(*Limits)(nil),                     // 27: dsec.v1.Limits
+	(*timestamppb.Timestamp)(nil),      // 28: google.protobuf.Timestamp
+	(*ImageConfig)(nil),                // 29: dsec.v1.ImageConfig
+	(*ResolvedLayer)(nil),              // 30: dsec.v1.ResolvedLayer
+	(*FileChange)(nil),                 // 31: dsec.v1.FileChange
+	(*ImportProgress)(nil),             // 32: dsec.v1.ImportProgress
+	(*Layer)(nil),                      // 33: dsec.v1.Layer
+	(*ReadStackRequest)(nil),           // 34: dsec.v1.ReadStackRequest
+	(*ReadStackResponse)(nil),          // 35: dsec.v1.ReadStackResponse
 }
 var file_dsec_v1_environment_proto_depIdxs = []int32{
-	24, // 0: dsec.v1.NamedEnvironment.stack:type_name -> dsec.v1.Environment
-	25, // 1: dsec.v1.NamedEnvironment.limits:type_name -> dsec.v1.Limits
-	23, // 2: dsec.v1.NamedEnvironment.env:type_name -> dsec.v1.NamedEnvironment.EnvEntry
-	26, // 3: dsec.v1.NamedEnvironment.created_at:type_name -> google.protobuf.Timestamp
-	26, // 4: dsec.v1.NamedEnvironment.updated_at:type_name -> google.protobuf.Timestamp
+	26, // 0: dsec.v1.NamedEnvironment.stack:type_name -> dsec.v1.Environment
+	27, // 1: dsec.v1.NamedEnvironment.limits:type_name -> dsec.v1.Limits
+	25, // 2: dsec.v1.NamedEnvironment.env:type_name -> dsec.v1.NamedEnvironment.EnvEntry
+	28, // 3: dsec.v1.NamedEnvironment.created_at:type_name -> google.protobuf.Timestamp
+	28, // 4: dsec.v1.NamedEnvironment.updated_at:type_name -> google.protobuf.Timestamp
 	0,  // 5: dsec.v1.CreateEnvironmentRequest.environment:type_name -> dsec.v1.NamedEnvironment
 	0,  // 6: dsec.v1.CreateEnvironmentResponse.environment:type_name -> dsec.v1.NamedEnvironment
 	0,  // 7: dsec.v1.ListEnvironmentsResponse.environments:type_name -> dsec.v1.NamedEnvironment
-	24, // 8: dsec.v1.InspectEnvironmentRequest.environment:type_name -> dsec.v1.Environment
+	26, // 8: dsec.v1.InspectEnvironmentRequest.environment:type_name -> dsec.v1.Environment
 	0,  // 9: dsec.v1.InspectEnvironmentResponse.environment:type_name -> dsec.v1.NamedEnvironment
 	7,  // 10: dsec.v1.InspectEnvironmentResponse.layers:type_name -> dsec.v1.LayerUse
-	27, // 11: dsec.v1.InspectEnvironmentResponse.config:type_name -> dsec.v1.ImageConfig
+	29, // 11: dsec.v1.InspectEnvironmentResponse.config:type_name -> dsec.v1.ImageConfig
 	8,  // 12: dsec.v1.InspectEnvironmentResponse.hidden:type_name -> dsec.v1.HiddenPaths
-	28, // 13: dsec.v1.LayerUse.layer:type_name -> dsec.v1.ResolvedLayer
+	30, // 13: dsec.v1.LayerUse.layer:type_name -> dsec.v1.ResolvedLayer
 	9,  // 14: dsec.v1.HiddenPaths.paths:type_name -> dsec.v1.HiddenPath
 	0,  // 15: dsec.v1.DeleteEnvironmentResponse.environment:type_name -> dsec.v1.NamedEnvironment
 	14, // 16: dsec.v1.ListStoredResponse.layers:type_name -> dsec.v1.StoredLayer
 	14, // 17: dsec.v1.DescribeStackResponse.layers:type_name -> dsec.v1.StoredLayer
 	8,  // 18: dsec.v1.DescribeStackResponse.hidden:type_name -> dsec.v1.HiddenPaths
-	29, // 19: dsec.v1.DiffStacksResponse.changes:type_name -> dsec.v1.FileChange
-	30, // 20: dsec.v1.CollapseStackResponse.progress:type_name -> dsec.v1.ImportProgress
-	31, // 21: dsec.v1.CollapseStackResponse.layer:type_name -> dsec.v1.Layer
-	1,  // 22: dsec.v1.EnvironmentService.CreateEnvironment:input_type -> dsec.v1.CreateEnvironmentRequest
-	3,  // 23: dsec.v1.EnvironmentService.ListEnvironments:input_type -> dsec.v1.ListEnvironmentsRequest
-	5,  // 24: dsec.v1.EnvironmentService.InspectEnvironment:input_type -> dsec.v1.InspectEnvironmentRequest
-	10, // 25: dsec.v1.EnvironmentService.DeleteEnvironment:input_type -> dsec.v1.DeleteEnvironmentRequest
-	12, // 26: dsec.v1.StoreService.ListStored:input_type -> dsec.v1.ListStoredRequest
-	15, // 27: dsec.v1.StoreService.DescribeStack:input_type -> dsec.v1.DescribeStackRequest
-	17, // 28: dsec.v1.StoreService.DiffStacks:input_type -> dsec.v1.DiffStacksRequest
-	19, // 29: dsec.v1.StoreService.VerifyStored:input_type -> dsec.v1.VerifyStoredRequest
-	21, // 30: dsec.v1.StoreService.CollapseStack:input_type -> dsec.v1.CollapseStackRequest
-	2,  // 31: dsec.v1.EnvironmentService.CreateEnvironment:output_type -> dsec.v1.CreateEnvironmentResponse
-	4,  // 32: dsec.v1.EnvironmentService.ListEnvironments:output_type -> dsec.v1.ListEnvironmentsResponse
-	6,  // 33: dsec.v1.EnvironmentService.InspectEnvironment:output_type -> dsec.v1.InspectEnvironmentResponse
-	11, // 34: dsec.v1.EnvironmentService.DeleteEnvironment:output_type -> dsec.v1.DeleteEnvironmentResponse
-	13, // 35: dsec.v1.StoreService.ListStored:output_type -> dsec.v1.ListStoredResponse
-	16, // 36: dsec.v1.StoreService.DescribeStack:output_type -> dsec.v1.DescribeStackResponse
-	18, // 37: dsec.v1.StoreService.DiffStacks:output_type -> dsec.v1.DiffStacksResponse
-	20, // 38: dsec.v1.StoreService.VerifyStored:output_type -> dsec.v1.VerifyStoredResponse
-	22, // 39: dsec.v1.StoreService.CollapseStack:output_type -> dsec.v1.CollapseStackResponse
-	31, // [31:40] is the sub-list for method output_type
-	22, // [22:31] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	31, // 19: dsec.v1.DiffStacksResponse.changes:type_name -> dsec.v1.FileChange
+	32, // 20: dsec.v1.CollapseStackResponse.progress:type_name -> dsec.v1.ImportProgress
+	33, // 21: dsec.v1.CollapseStackResponse.layer:type_name -> dsec.v1.Layer
+	34, // 22: dsec.v1.ReadStoredRequest.read:type_name -> dsec.v1.ReadStackRequest
+	35, // 23: dsec.v1.ReadStoredResponse.found:type_name -> dsec.v1.ReadStackResponse
+	1,  // 24: dsec.v1.EnvironmentService.CreateEnvironment:input_type -> dsec.v1.CreateEnvironmentRequest
+	3,  // 25: dsec.v1.EnvironmentService.ListEnvironments:input_type -> dsec.v1.ListEnvironmentsRequest
+	5,  // 26: dsec.v1.EnvironmentService.InspectEnvironment:input_type -> dsec.v1.InspectEnvironmentRequest
+	10, // 27: dsec.v1.EnvironmentService.DeleteEnvironment:input_type -> dsec.v1.DeleteEnvironmentRequest
+	12, // 28: dsec.v1.StoreService.ListStored:input_type -> dsec.v1.ListStoredRequest
+	15, // 29: dsec.v1.StoreService.DescribeStack:input_type -> dsec.v1.DescribeStackRequest
+	17, // 30: dsec.v1.StoreService.DiffStacks:input_type -> dsec.v1.DiffStacksRequest
+	19, // 31: dsec.v1.StoreService.VerifyStored:input_type -> dsec.v1.VerifyStoredRequest
+	23, // 32: dsec.v1.StoreService.ReadStored:input_type -> dsec.v1.ReadStoredRequest
+	21, // 33: dsec.v1.StoreService.CollapseStack:input_type -> dsec.v1.CollapseStackRequest
+	2,  // 34: dsec.v1.EnvironmentService.CreateEnvironment:output_type -> dsec.v1.CreateEnvironmentResponse
+	4,  // 35: dsec.v1.EnvironmentService.ListEnvironments:output_type -> dsec.v1.ListEnvironmentsResponse
+	6,  // 36: dsec.v1.EnvironmentService.InspectEnvironment:output_type -> dsec.v1.InspectEnvironmentResponse
+	11, // 37: dsec.v1.EnvironmentService.DeleteEnvironment:output_type -> dsec.v1.DeleteEnvironmentResponse
+	13, // 38: dsec.v1.StoreService.ListStored:output_type -> dsec.v1.ListStoredResponse
+	16, // 39: dsec.v1.StoreService.DescribeStack:output_type -> dsec.v1.DescribeStackResponse
+	18, // 40: dsec.v1.StoreService.DiffStacks:output_type -> dsec.v1.DiffStacksResponse
+	20, // 41: dsec.v1.StoreService.VerifyStored:output_type -> dsec.v1.VerifyStoredResponse
+	24, // 42: dsec.v1.StoreService.ReadStored:output_type -> dsec.v1.ReadStoredResponse
+	22, // 43: dsec.v1.StoreService.CollapseStack:output_type -> dsec.v1.CollapseStackResponse
+	34, // [34:44] is the sub-list for method output_type
+	24, // [24:34] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_environment_proto_init() }
@@ -1497,7 +1599,7 @@ func file_dsec_v1_environment_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_environment_proto_rawDesc), len(file_dsec_v1_environment_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

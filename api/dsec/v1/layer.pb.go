@@ -1988,6 +1988,153 @@ func (*PutStepResponse) Descriptor() ([]byte, []int) {
 	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{30}
 }
 
+type ReadStackRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bottom to top; layers that the catalogue knows.
+	Digests []string `protobuf:"bytes,1,rep,name=digests,proto3" json:"digests,omitempty"`
+	Path    string   `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// Of a regular file, bring so much of its content; at most 4 MiB.
+	MaxBytes      int64 `protobuf:"varint,3,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadStackRequest) Reset() {
+	*x = ReadStackRequest{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadStackRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadStackRequest) ProtoMessage() {}
+
+func (x *ReadStackRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadStackRequest.ProtoReflect.Descriptor instead.
+func (*ReadStackRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ReadStackRequest) GetDigests() []string {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+func (x *ReadStackRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ReadStackRequest) GetMaxBytes() int64 {
+	if x != nil {
+		return x.MaxBytes
+	}
+	return 0
+}
+
+type ReadStackResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// file, directory, device, fifo
+	Type          string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
+	Size          int64  `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	Mode          uint32 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`
+	Uid           uint32 `protobuf:"varint,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid           uint32 `protobuf:"varint,5,opt,name=gid,proto3" json:"gid,omitempty"`
+	Data          []byte `protobuf:"bytes,6,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadStackResponse) Reset() {
+	*x = ReadStackResponse{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadStackResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadStackResponse) ProtoMessage() {}
+
+func (x *ReadStackResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadStackResponse.ProtoReflect.Descriptor instead.
+func (*ReadStackResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ReadStackResponse) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *ReadStackResponse) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *ReadStackResponse) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *ReadStackResponse) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *ReadStackResponse) GetGid() uint32 {
+	if x != nil {
+		return x.Gid
+	}
+	return 0
+}
+
+func (x *ReadStackResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
 var File_dsec_v1_layer_proto protoreflect.FileDescriptor
 
 const file_dsec_v1_layer_proto_rawDesc = "" +
@@ -2126,12 +2273,23 @@ const file_dsec_v1_layer_proto_rawDesc = "" +
 	"\x0ePutStepRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12$\n" +
 	"\x05layer\x18\x02 \x01(\v2\x0e.dsec.v1.LayerR\x05layer\"\x11\n" +
-	"\x0fPutStepResponse*n\n" +
+	"\x0fPutStepResponse\"]\n" +
+	"\x10ReadStackRequest\x12\x18\n" +
+	"\adigests\x18\x01 \x03(\tR\adigests\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1b\n" +
+	"\tmax_bytes\x18\x03 \x01(\x03R\bmaxBytes\"\x87\x01\n" +
+	"\x11ReadStackResponse\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x12\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\x12\x10\n" +
+	"\x03uid\x18\x04 \x01(\rR\x03uid\x12\x10\n" +
+	"\x03gid\x18\x05 \x01(\rR\x03gid\x12\x12\n" +
+	"\x04data\x18\x06 \x01(\fR\x04data*n\n" +
 	"\tLayerKind\x12\x1a\n" +
 	"\x16LAYER_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fLAYER_KIND_BASE\x10\x01\x12\x18\n" +
 	"\x14LAYER_KIND_WORKSPACE\x10\x02\x12\x16\n" +
-	"\x12LAYER_KIND_TOOLKIT\x10\x032\xeb\x06\n" +
+	"\x12LAYER_KIND_TOOLKIT\x10\x032\xaf\a\n" +
 	"\fLayerService\x12J\n" +
 	"\vImportLayer\x12\x1b.dsec.v1.ImportLayerRequest\x1a\x1c.dsec.v1.ImportLayerResponse0\x01\x12E\n" +
 	"\n" +
@@ -2146,7 +2304,8 @@ const file_dsec_v1_layer_proto_rawDesc = "" +
 	"\rCollapseLayer\x12\x1d.dsec.v1.CollapseLayerRequest\x1a\x1e.dsec.v1.CollapseLayerResponse0\x01\x12N\n" +
 	"\rCollectLayers\x12\x1d.dsec.v1.CollectLayersRequest\x1a\x1e.dsec.v1.CollectLayersResponse\x12<\n" +
 	"\aGetStep\x12\x17.dsec.v1.GetStepRequest\x1a\x18.dsec.v1.GetStepResponse\x12<\n" +
-	"\aPutStep\x12\x17.dsec.v1.PutStepRequest\x1a\x18.dsec.v1.PutStepResponseB-Z+github.com/opendsec/dsec/api/dsec/v1;dsecv1b\x06proto3"
+	"\aPutStep\x12\x17.dsec.v1.PutStepRequest\x1a\x18.dsec.v1.PutStepResponse\x12B\n" +
+	"\tReadStack\x12\x19.dsec.v1.ReadStackRequest\x1a\x1a.dsec.v1.ReadStackResponseB-Z+github.com/opendsec/dsec/api/dsec/v1;dsecv1b\x06proto3"
 
 var (
 	file_dsec_v1_layer_proto_rawDescOnce sync.Once
@@ -2161,7 +2320,7 @@ func file_dsec_v1_layer_proto_rawDescGZIP() []byte {
 }
 
 var file_dsec_v1_layer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dsec_v1_layer_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_dsec_v1_layer_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
 var file_dsec_v1_layer_proto_goTypes = []any{
 	(LayerKind)(0),                // 0: dsec.v1.LayerKind
 	(*Layer)(nil),                 // 1: dsec.v1.Layer
@@ -2195,11 +2354,13 @@ var file_dsec_v1_layer_proto_goTypes = []any{
 	(*GetStepResponse)(nil),       // 29: dsec.v1.GetStepResponse
 	(*PutStepRequest)(nil),        // 30: dsec.v1.PutStepRequest
 	(*PutStepResponse)(nil),       // 31: dsec.v1.PutStepResponse
-	(*timestamppb.Timestamp)(nil), // 32: google.protobuf.Timestamp
+	(*ReadStackRequest)(nil),      // 32: dsec.v1.ReadStackRequest
+	(*ReadStackResponse)(nil),     // 33: dsec.v1.ReadStackResponse
+	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
 }
 var file_dsec_v1_layer_proto_depIdxs = []int32{
 	0,  // 0: dsec.v1.Layer.kind:type_name -> dsec.v1.LayerKind
-	32, // 1: dsec.v1.Layer.created_at:type_name -> google.protobuf.Timestamp
+	34, // 1: dsec.v1.Layer.created_at:type_name -> google.protobuf.Timestamp
 	3,  // 2: dsec.v1.Layer.config:type_name -> dsec.v1.ImageConfig
 	2,  // 3: dsec.v1.Layer.on_start:type_name -> dsec.v1.OnStart
 	0,  // 4: dsec.v1.ImportLayerRequest.kind:type_name -> dsec.v1.LayerKind
@@ -2241,20 +2402,22 @@ var file_dsec_v1_layer_proto_depIdxs = []int32{
 	25, // 40: dsec.v1.LayerService.CollectLayers:input_type -> dsec.v1.CollectLayersRequest
 	28, // 41: dsec.v1.LayerService.GetStep:input_type -> dsec.v1.GetStepRequest
 	30, // 42: dsec.v1.LayerService.PutStep:input_type -> dsec.v1.PutStepRequest
-	6,  // 43: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
-	9,  // 44: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
-	11, // 45: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
-	13, // 46: dsec.v1.LayerService.GetLayer:output_type -> dsec.v1.GetLayerResponse
-	15, // 47: dsec.v1.LayerService.TagLayer:output_type -> dsec.v1.TagLayerResponse
-	17, // 48: dsec.v1.LayerService.PublishLayer:output_type -> dsec.v1.PublishLayerResponse
-	20, // 49: dsec.v1.LayerService.DiffLayers:output_type -> dsec.v1.DiffLayersResponse
-	22, // 50: dsec.v1.LayerService.VerifyLayer:output_type -> dsec.v1.VerifyLayerResponse
-	24, // 51: dsec.v1.LayerService.CollapseLayer:output_type -> dsec.v1.CollapseLayerResponse
-	26, // 52: dsec.v1.LayerService.CollectLayers:output_type -> dsec.v1.CollectLayersResponse
-	29, // 53: dsec.v1.LayerService.GetStep:output_type -> dsec.v1.GetStepResponse
-	31, // 54: dsec.v1.LayerService.PutStep:output_type -> dsec.v1.PutStepResponse
-	43, // [43:55] is the sub-list for method output_type
-	31, // [31:43] is the sub-list for method input_type
+	32, // 43: dsec.v1.LayerService.ReadStack:input_type -> dsec.v1.ReadStackRequest
+	6,  // 44: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
+	9,  // 45: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
+	11, // 46: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
+	13, // 47: dsec.v1.LayerService.GetLayer:output_type -> dsec.v1.GetLayerResponse
+	15, // 48: dsec.v1.LayerService.TagLayer:output_type -> dsec.v1.TagLayerResponse
+	17, // 49: dsec.v1.LayerService.PublishLayer:output_type -> dsec.v1.PublishLayerResponse
+	20, // 50: dsec.v1.LayerService.DiffLayers:output_type -> dsec.v1.DiffLayersResponse
+	22, // 51: dsec.v1.LayerService.VerifyLayer:output_type -> dsec.v1.VerifyLayerResponse
+	24, // 52: dsec.v1.LayerService.CollapseLayer:output_type -> dsec.v1.CollapseLayerResponse
+	26, // 53: dsec.v1.LayerService.CollectLayers:output_type -> dsec.v1.CollectLayersResponse
+	29, // 54: dsec.v1.LayerService.GetStep:output_type -> dsec.v1.GetStepResponse
+	31, // 55: dsec.v1.LayerService.PutStep:output_type -> dsec.v1.PutStepResponse
+	33, // 56: dsec.v1.LayerService.ReadStack:output_type -> dsec.v1.ReadStackResponse
+	44, // [44:57] is the sub-list for method output_type
+	31, // [31:44] is the sub-list for method input_type
 	31, // [31:31] is the sub-list for extension type_name
 	31, // [31:31] is the sub-list for extension extendee
 	0,  // [0:31] is the sub-list for field type_name
@@ -2271,7 +2434,7 @@ func file_dsec_v1_layer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_layer_proto_rawDesc), len(file_dsec_v1_layer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   31,
+			NumMessages:   33,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

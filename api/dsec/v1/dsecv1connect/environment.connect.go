@@ -57,6 +57,8 @@ const (
 	// StoreServiceVerifyStoredProcedure is the fully-qualified name of the StoreService's VerifyStored
 	// RPC.
 	StoreServiceVerifyStoredProcedure = "/dsec.v1.StoreService/VerifyStored"
+	// StoreServiceReadStoredProcedure is the fully-qualified name of the StoreService's ReadStored RPC.
+	StoreServiceReadStoredProcedure = "/dsec.v1.StoreService/ReadStored"
 	// StoreServiceCollapseStackProcedure is the fully-qualified name of the StoreService's
 	// CollapseStack RPC.
 	StoreServiceCollapseStackProcedure = "/dsec.v1.StoreService/CollapseStack"
@@ -240,6 +242,7 @@ type StoreServiceClient interface {
 	DiffStacks(context.Context, *v1.DiffStacksRequest) (*connect.ServerStreamForClient[v1.DiffStacksResponse], error)
 	// VerifyStored reads a whole layer.
 	VerifyStored(context.Context, *v1.VerifyStoredRequest) (*v1.VerifyStoredResponse, error)
+	ReadStored(context.Context, *v1.ReadStoredRequest) (*v1.ReadStoredResponse, error)
 	// CollapseStack makes one layer of consecutive ones.
 	CollapseStack(context.Context, *v1.CollapseStackRequest) (*connect.ServerStreamForClient[v1.CollapseStackResponse], error)
 }
@@ -279,6 +282,12 @@ func NewStoreServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(storeServiceMethods.ByName("VerifyStored")),
 			connect.WithClientOptions(opts...),
 		),
+		readStored: connect.NewClient[v1.ReadStoredRequest, v1.ReadStoredResponse](
+			httpClient,
+			baseURL+StoreServiceReadStoredProcedure,
+			connect.WithSchema(storeServiceMethods.ByName("ReadStored")),
+			connect.WithClientOptions(opts...),
+		),
 		collapseStack: connect.NewClient[v1.CollapseStackRequest, v1.CollapseStackResponse](
 			httpClient,
 			baseURL+StoreServiceCollapseStackProcedure,
@@ -294,6 +303,7 @@ type storeServiceClient struct {
 	describeStack *connect.Client[v1.DescribeStackRequest, v1.DescribeStackResponse]
 	diffStacks    *connect.Client[v1.DiffStacksRequest, v1.DiffStacksResponse]
 	verifyStored  *connect.Client[v1.VerifyStoredRequest, v1.VerifyStoredResponse]
+	readStored    *connect.Client[v1.ReadStoredRequest, v1.ReadStoredResponse]
 	collapseStack *connect.Client[v1.CollapseStackRequest, v1.CollapseStackResponse]
 }
 
@@ -329,6 +339,15 @@ func (c *storeServiceClient) VerifyStored(ctx context.Context, req *v1.VerifySto
 	return nil, err
 }
 
+// ReadStored calls dsec.v1.StoreService.ReadStored.
+func (c *storeServiceClient) ReadStored(ctx context.Context, req *v1.ReadStoredRequest) (*v1.ReadStoredResponse, error) {
+	response, err := c.readStored.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // CollapseStack calls dsec.v1.StoreService.CollapseStack.
 func (c *storeServiceClient) CollapseStack(ctx context.Context, req *v1.CollapseStackRequest) (*connect.ServerStreamForClient[v1.CollapseStackResponse], error) {
 	return c.collapseStack.CallServerStream(ctx, connect.NewRequest(req))
@@ -342,6 +361,7 @@ type StoreServiceHandler interface {
 	DiffStacks(context.Context, *v1.DiffStacksRequest, *connect.ServerStream[v1.DiffStacksResponse]) error
 	// VerifyStored reads a whole layer.
 	VerifyStored(context.Context, *v1.VerifyStoredRequest) (*v1.VerifyStoredResponse, error)
+	ReadStored(context.Context, *v1.ReadStoredRequest) (*v1.ReadStoredResponse, error)
 	// CollapseStack makes one layer of consecutive ones.
 	CollapseStack(context.Context, *v1.CollapseStackRequest, *connect.ServerStream[v1.CollapseStackResponse]) error
 }
@@ -377,6 +397,12 @@ func NewStoreServiceHandler(svc StoreServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(storeServiceMethods.ByName("VerifyStored")),
 		connect.WithHandlerOptions(opts...),
 	)
+	storeServiceReadStoredHandler := connect.NewUnaryHandlerSimple(
+		StoreServiceReadStoredProcedure,
+		svc.ReadStored,
+		connect.WithSchema(storeServiceMethods.ByName("ReadStored")),
+		connect.WithHandlerOptions(opts...),
+	)
 	storeServiceCollapseStackHandler := connect.NewServerStreamHandlerSimple(
 		StoreServiceCollapseStackProcedure,
 		svc.CollapseStack,
@@ -393,6 +419,8 @@ func NewStoreServiceHandler(svc StoreServiceHandler, opts ...connect.HandlerOpti
 			storeServiceDiffStacksHandler.ServeHTTP(w, r)
 		case StoreServiceVerifyStoredProcedure:
 			storeServiceVerifyStoredHandler.ServeHTTP(w, r)
+		case StoreServiceReadStoredProcedure:
+			storeServiceReadStoredHandler.ServeHTTP(w, r)
 		case StoreServiceCollapseStackProcedure:
 			storeServiceCollapseStackHandler.ServeHTTP(w, r)
 		default:
@@ -418,6 +446,10 @@ func (UnimplementedStoreServiceHandler) DiffStacks(context.Context, *v1.DiffStac
 
 func (UnimplementedStoreServiceHandler) VerifyStored(context.Context, *v1.VerifyStoredRequest) (*v1.VerifyStoredResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.StoreService.VerifyStored is not implemented"))
+}
+
+func (UnimplementedStoreServiceHandler) ReadStored(context.Context, *v1.ReadStoredRequest) (*v1.ReadStoredResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.StoreService.ReadStored is not implemented"))
 }
 
 func (UnimplementedStoreServiceHandler) CollapseStack(context.Context, *v1.CollapseStackRequest, *connect.ServerStream[v1.CollapseStackResponse]) error {

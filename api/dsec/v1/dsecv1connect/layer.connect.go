@@ -63,6 +63,8 @@ const (
 	LayerServiceGetStepProcedure = "/dsec.v1.LayerService/GetStep"
 	// LayerServicePutStepProcedure is the fully-qualified name of the LayerService's PutStep RPC.
 	LayerServicePutStepProcedure = "/dsec.v1.LayerService/PutStep"
+	// LayerServiceReadStackProcedure is the fully-qualified name of the LayerService's ReadStack RPC.
+	LayerServiceReadStackProcedure = "/dsec.v1.LayerService/ReadStack"
 )
 
 // LayerServiceClient is a client for the dsec.v1.LayerService service.
@@ -91,6 +93,8 @@ type LayerServiceClient interface {
 	// input. A step is forgotten when it was not asked for for a week. GetStep's error: not_found.
 	GetStep(context.Context, *v1.GetStepRequest) (*v1.GetStepResponse, error)
 	PutStep(context.Context, *v1.PutStepRequest) (*v1.PutStepResponse, error)
+	// ReadStack looks at one name of what layers show, symbolic links followed. Error: not_found.
+	ReadStack(context.Context, *v1.ReadStackRequest) (*v1.ReadStackResponse, error)
 }
 
 // NewLayerServiceClient constructs a client for the dsec.v1.LayerService service. By default, it
@@ -176,6 +180,12 @@ func NewLayerServiceClient(httpClient connect.HTTPClient, baseURL string, opts .
 			connect.WithSchema(layerServiceMethods.ByName("PutStep")),
 			connect.WithClientOptions(opts...),
 		),
+		readStack: connect.NewClient[v1.ReadStackRequest, v1.ReadStackResponse](
+			httpClient,
+			baseURL+LayerServiceReadStackProcedure,
+			connect.WithSchema(layerServiceMethods.ByName("ReadStack")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -193,6 +203,7 @@ type layerServiceClient struct {
 	collectLayers *connect.Client[v1.CollectLayersRequest, v1.CollectLayersResponse]
 	getStep       *connect.Client[v1.GetStepRequest, v1.GetStepResponse]
 	putStep       *connect.Client[v1.PutStepRequest, v1.PutStepResponse]
+	readStack     *connect.Client[v1.ReadStackRequest, v1.ReadStackResponse]
 }
 
 // ImportLayer calls dsec.v1.LayerService.ImportLayer.
@@ -291,6 +302,15 @@ func (c *layerServiceClient) PutStep(ctx context.Context, req *v1.PutStepRequest
 	return nil, err
 }
 
+// ReadStack calls dsec.v1.LayerService.ReadStack.
+func (c *layerServiceClient) ReadStack(ctx context.Context, req *v1.ReadStackRequest) (*v1.ReadStackResponse, error) {
+	response, err := c.readStack.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // LayerServiceHandler is an implementation of the dsec.v1.LayerService service.
 type LayerServiceHandler interface {
 	// ImportLayer pulls an image from a registry and publishes it as a base (or another kind).
@@ -317,6 +337,8 @@ type LayerServiceHandler interface {
 	// input. A step is forgotten when it was not asked for for a week. GetStep's error: not_found.
 	GetStep(context.Context, *v1.GetStepRequest) (*v1.GetStepResponse, error)
 	PutStep(context.Context, *v1.PutStepRequest) (*v1.PutStepResponse, error)
+	// ReadStack looks at one name of what layers show, symbolic links followed. Error: not_found.
+	ReadStack(context.Context, *v1.ReadStackRequest) (*v1.ReadStackResponse, error)
 }
 
 // NewLayerServiceHandler builds an HTTP handler from the service implementation. It returns the
@@ -398,6 +420,12 @@ func NewLayerServiceHandler(svc LayerServiceHandler, opts ...connect.HandlerOpti
 		connect.WithSchema(layerServiceMethods.ByName("PutStep")),
 		connect.WithHandlerOptions(opts...),
 	)
+	layerServiceReadStackHandler := connect.NewUnaryHandlerSimple(
+		LayerServiceReadStackProcedure,
+		svc.ReadStack,
+		connect.WithSchema(layerServiceMethods.ByName("ReadStack")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/dsec.v1.LayerService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case LayerServiceImportLayerProcedure:
@@ -424,6 +452,8 @@ func NewLayerServiceHandler(svc LayerServiceHandler, opts ...connect.HandlerOpti
 			layerServiceGetStepHandler.ServeHTTP(w, r)
 		case LayerServicePutStepProcedure:
 			layerServicePutStepHandler.ServeHTTP(w, r)
+		case LayerServiceReadStackProcedure:
+			layerServiceReadStackHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -479,4 +509,8 @@ func (UnimplementedLayerServiceHandler) GetStep(context.Context, *v1.GetStepRequ
 
 func (UnimplementedLayerServiceHandler) PutStep(context.Context, *v1.PutStepRequest) (*v1.PutStepResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.LayerService.PutStep is not implemented"))
+}
+
+func (UnimplementedLayerServiceHandler) ReadStack(context.Context, *v1.ReadStackRequest) (*v1.ReadStackResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.LayerService.ReadStack is not implemented"))
 }
