@@ -13,7 +13,7 @@ import (
 func newImage() *cobra.Command {
 	const base = dsecv1.LayerKind_LAYER_KIND_BASE
 	cmd := &cobra.Command{Use: "image", Short: "Import, list and remove base images"}
-	cmd.AddCommand(newImageImport(), newLayerLs("ls", "List base images", base), newLayerInspect(base), newLayerTag(base),
+	cmd.AddCommand(newImageImport(), newImageBuild(), newLayerLs("ls", "List base images", base), newLayerInspect(base), newLayerTag(base),
 		newLayerDiff(base), newLayerVerify(base), newImageRm(), newLayerGC())
 	return cmd
 }

@@ -287,12 +287,15 @@ func (x *OnStart) GetTimeoutSeconds() float64 {
 
 // ImageConfig is what an OCI image says about running it.
 type ImageConfig struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Env           []string               `protobuf:"bytes,1,rep,name=env,proto3" json:"env,omitempty"`
-	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
-	Workdir       string                 `protobuf:"bytes,3,opt,name=workdir,proto3" json:"workdir,omitempty"`
-	Entrypoint    []string               `protobuf:"bytes,4,rep,name=entrypoint,proto3" json:"entrypoint,omitempty"`
-	Cmd           []string               `protobuf:"bytes,5,rep,name=cmd,proto3" json:"cmd,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Env        []string               `protobuf:"bytes,1,rep,name=env,proto3" json:"env,omitempty"`
+	User       string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	Workdir    string                 `protobuf:"bytes,3,opt,name=workdir,proto3" json:"workdir,omitempty"`
+	Entrypoint []string               `protobuf:"bytes,4,rep,name=entrypoint,proto3" json:"entrypoint,omitempty"`
+	Cmd        []string               `protobuf:"bytes,5,rep,name=cmd,proto3" json:"cmd,omitempty"`
+	// Of what was built: for people and tools, without effect.
+	Labels        map[string]string `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	ExposedPorts  []string          `protobuf:"bytes,7,rep,name=exposed_ports,json=exposedPorts,proto3" json:"exposed_ports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -358,6 +361,20 @@ func (x *ImageConfig) GetEntrypoint() []string {
 func (x *ImageConfig) GetCmd() []string {
 	if x != nil {
 		return x.Cmd
+	}
+	return nil
+}
+
+func (x *ImageConfig) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *ImageConfig) GetExposedPorts() []string {
+	if x != nil {
+		return x.ExposedPorts
 	}
 	return nil
 }
@@ -2161,7 +2178,7 @@ const file_dsec_v1_layer_proto_rawDesc = "" +
 	"\aOnStart\x12\x12\n" +
 	"\x04argv\x18\x01 \x03(\tR\x04argv\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12'\n" +
-	"\x0ftimeout_seconds\x18\x03 \x01(\x01R\x0etimeoutSeconds\"\x7f\n" +
+	"\x0ftimeout_seconds\x18\x03 \x01(\x01R\x0etimeoutSeconds\"\x99\x02\n" +
 	"\vImageConfig\x12\x10\n" +
 	"\x03env\x18\x01 \x03(\tR\x03env\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x18\n" +
@@ -2169,7 +2186,12 @@ const file_dsec_v1_layer_proto_rawDesc = "" +
 	"\n" +
 	"entrypoint\x18\x04 \x03(\tR\n" +
 	"entrypoint\x12\x10\n" +
-	"\x03cmd\x18\x05 \x03(\tR\x03cmd\"\xb1\x01\n" +
+	"\x03cmd\x18\x05 \x03(\tR\x03cmd\x128\n" +
+	"\x06labels\x18\x06 \x03(\v2 .dsec.v1.ImageConfig.LabelsEntryR\x06labels\x12#\n" +
+	"\rexposed_ports\x18\a \x03(\tR\fexposedPorts\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb1\x01\n" +
 	"\x12ImportLayerRequest\x12&\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -2320,7 +2342,7 @@ func file_dsec_v1_layer_proto_rawDescGZIP() []byte {
 }
 
 var file_dsec_v1_layer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dsec_v1_layer_proto_msgTypes = make([]protoimpl.MessageInfo, 33)
+var file_dsec_v1_layer_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_dsec_v1_layer_proto_goTypes = []any{
 	(LayerKind)(0),                // 0: dsec.v1.LayerKind
 	(*Layer)(nil),                 // 1: dsec.v1.Layer
@@ -2356,71 +2378,73 @@ var file_dsec_v1_layer_proto_goTypes = []any{
 	(*PutStepResponse)(nil),       // 31: dsec.v1.PutStepResponse
 	(*ReadStackRequest)(nil),      // 32: dsec.v1.ReadStackRequest
 	(*ReadStackResponse)(nil),     // 33: dsec.v1.ReadStackResponse
-	(*timestamppb.Timestamp)(nil), // 34: google.protobuf.Timestamp
+	nil,                           // 34: dsec.v1.ImageConfig.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
 }
 var file_dsec_v1_layer_proto_depIdxs = []int32{
 	0,  // 0: dsec.v1.Layer.kind:type_name -> dsec.v1.LayerKind
-	34, // 1: dsec.v1.Layer.created_at:type_name -> google.protobuf.Timestamp
+	35, // 1: dsec.v1.Layer.created_at:type_name -> google.protobuf.Timestamp
 	3,  // 2: dsec.v1.Layer.config:type_name -> dsec.v1.ImageConfig
 	2,  // 3: dsec.v1.Layer.on_start:type_name -> dsec.v1.OnStart
-	0,  // 4: dsec.v1.ImportLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	2,  // 5: dsec.v1.ImportLayerRequest.on_start:type_name -> dsec.v1.OnStart
-	5,  // 6: dsec.v1.ImportLayerResponse.progress:type_name -> dsec.v1.ImportProgress
-	1,  // 7: dsec.v1.ImportLayerResponse.layer:type_name -> dsec.v1.Layer
-	7,  // 8: dsec.v1.ImportLayerResponse.error:type_name -> dsec.v1.ImportError
-	0,  // 9: dsec.v1.ListLayersRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 10: dsec.v1.ListLayersResponse.layers:type_name -> dsec.v1.Layer
-	0,  // 11: dsec.v1.DeleteLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 12: dsec.v1.DeleteLayerResponse.deleted:type_name -> dsec.v1.Layer
-	0,  // 13: dsec.v1.GetLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 14: dsec.v1.GetLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 15: dsec.v1.TagLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 16: dsec.v1.TagLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 17: dsec.v1.PublishLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	3,  // 18: dsec.v1.PublishLayerRequest.config:type_name -> dsec.v1.ImageConfig
-	2,  // 19: dsec.v1.PublishLayerRequest.on_start:type_name -> dsec.v1.OnStart
-	1,  // 20: dsec.v1.PublishLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 21: dsec.v1.DiffLayersRequest.kind:type_name -> dsec.v1.LayerKind
-	19, // 22: dsec.v1.DiffLayersResponse.changes:type_name -> dsec.v1.FileChange
-	0,  // 23: dsec.v1.VerifyLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 24: dsec.v1.VerifyLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 25: dsec.v1.CollapseLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	5,  // 26: dsec.v1.CollapseLayerResponse.progress:type_name -> dsec.v1.ImportProgress
-	1,  // 27: dsec.v1.CollapseLayerResponse.layer:type_name -> dsec.v1.Layer
-	27, // 28: dsec.v1.CollectLayersResponse.kept:type_name -> dsec.v1.KeptLayer
-	1,  // 29: dsec.v1.GetStepResponse.layer:type_name -> dsec.v1.Layer
-	1,  // 30: dsec.v1.PutStepRequest.layer:type_name -> dsec.v1.Layer
-	4,  // 31: dsec.v1.LayerService.ImportLayer:input_type -> dsec.v1.ImportLayerRequest
-	8,  // 32: dsec.v1.LayerService.ListLayers:input_type -> dsec.v1.ListLayersRequest
-	10, // 33: dsec.v1.LayerService.DeleteLayer:input_type -> dsec.v1.DeleteLayerRequest
-	12, // 34: dsec.v1.LayerService.GetLayer:input_type -> dsec.v1.GetLayerRequest
-	14, // 35: dsec.v1.LayerService.TagLayer:input_type -> dsec.v1.TagLayerRequest
-	16, // 36: dsec.v1.LayerService.PublishLayer:input_type -> dsec.v1.PublishLayerRequest
-	18, // 37: dsec.v1.LayerService.DiffLayers:input_type -> dsec.v1.DiffLayersRequest
-	21, // 38: dsec.v1.LayerService.VerifyLayer:input_type -> dsec.v1.VerifyLayerRequest
-	23, // 39: dsec.v1.LayerService.CollapseLayer:input_type -> dsec.v1.CollapseLayerRequest
-	25, // 40: dsec.v1.LayerService.CollectLayers:input_type -> dsec.v1.CollectLayersRequest
-	28, // 41: dsec.v1.LayerService.GetStep:input_type -> dsec.v1.GetStepRequest
-	30, // 42: dsec.v1.LayerService.PutStep:input_type -> dsec.v1.PutStepRequest
-	32, // 43: dsec.v1.LayerService.ReadStack:input_type -> dsec.v1.ReadStackRequest
-	6,  // 44: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
-	9,  // 45: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
-	11, // 46: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
-	13, // 47: dsec.v1.LayerService.GetLayer:output_type -> dsec.v1.GetLayerResponse
-	15, // 48: dsec.v1.LayerService.TagLayer:output_type -> dsec.v1.TagLayerResponse
-	17, // 49: dsec.v1.LayerService.PublishLayer:output_type -> dsec.v1.PublishLayerResponse
-	20, // 50: dsec.v1.LayerService.DiffLayers:output_type -> dsec.v1.DiffLayersResponse
-	22, // 51: dsec.v1.LayerService.VerifyLayer:output_type -> dsec.v1.VerifyLayerResponse
-	24, // 52: dsec.v1.LayerService.CollapseLayer:output_type -> dsec.v1.CollapseLayerResponse
-	26, // 53: dsec.v1.LayerService.CollectLayers:output_type -> dsec.v1.CollectLayersResponse
-	29, // 54: dsec.v1.LayerService.GetStep:output_type -> dsec.v1.GetStepResponse
-	31, // 55: dsec.v1.LayerService.PutStep:output_type -> dsec.v1.PutStepResponse
-	33, // 56: dsec.v1.LayerService.ReadStack:output_type -> dsec.v1.ReadStackResponse
-	44, // [44:57] is the sub-list for method output_type
-	31, // [31:44] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	34, // 4: dsec.v1.ImageConfig.labels:type_name -> dsec.v1.ImageConfig.LabelsEntry
+	0,  // 5: dsec.v1.ImportLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	2,  // 6: dsec.v1.ImportLayerRequest.on_start:type_name -> dsec.v1.OnStart
+	5,  // 7: dsec.v1.ImportLayerResponse.progress:type_name -> dsec.v1.ImportProgress
+	1,  // 8: dsec.v1.ImportLayerResponse.layer:type_name -> dsec.v1.Layer
+	7,  // 9: dsec.v1.ImportLayerResponse.error:type_name -> dsec.v1.ImportError
+	0,  // 10: dsec.v1.ListLayersRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 11: dsec.v1.ListLayersResponse.layers:type_name -> dsec.v1.Layer
+	0,  // 12: dsec.v1.DeleteLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 13: dsec.v1.DeleteLayerResponse.deleted:type_name -> dsec.v1.Layer
+	0,  // 14: dsec.v1.GetLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 15: dsec.v1.GetLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 16: dsec.v1.TagLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 17: dsec.v1.TagLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 18: dsec.v1.PublishLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	3,  // 19: dsec.v1.PublishLayerRequest.config:type_name -> dsec.v1.ImageConfig
+	2,  // 20: dsec.v1.PublishLayerRequest.on_start:type_name -> dsec.v1.OnStart
+	1,  // 21: dsec.v1.PublishLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 22: dsec.v1.DiffLayersRequest.kind:type_name -> dsec.v1.LayerKind
+	19, // 23: dsec.v1.DiffLayersResponse.changes:type_name -> dsec.v1.FileChange
+	0,  // 24: dsec.v1.VerifyLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 25: dsec.v1.VerifyLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 26: dsec.v1.CollapseLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	5,  // 27: dsec.v1.CollapseLayerResponse.progress:type_name -> dsec.v1.ImportProgress
+	1,  // 28: dsec.v1.CollapseLayerResponse.layer:type_name -> dsec.v1.Layer
+	27, // 29: dsec.v1.CollectLayersResponse.kept:type_name -> dsec.v1.KeptLayer
+	1,  // 30: dsec.v1.GetStepResponse.layer:type_name -> dsec.v1.Layer
+	1,  // 31: dsec.v1.PutStepRequest.layer:type_name -> dsec.v1.Layer
+	4,  // 32: dsec.v1.LayerService.ImportLayer:input_type -> dsec.v1.ImportLayerRequest
+	8,  // 33: dsec.v1.LayerService.ListLayers:input_type -> dsec.v1.ListLayersRequest
+	10, // 34: dsec.v1.LayerService.DeleteLayer:input_type -> dsec.v1.DeleteLayerRequest
+	12, // 35: dsec.v1.LayerService.GetLayer:input_type -> dsec.v1.GetLayerRequest
+	14, // 36: dsec.v1.LayerService.TagLayer:input_type -> dsec.v1.TagLayerRequest
+	16, // 37: dsec.v1.LayerService.PublishLayer:input_type -> dsec.v1.PublishLayerRequest
+	18, // 38: dsec.v1.LayerService.DiffLayers:input_type -> dsec.v1.DiffLayersRequest
+	21, // 39: dsec.v1.LayerService.VerifyLayer:input_type -> dsec.v1.VerifyLayerRequest
+	23, // 40: dsec.v1.LayerService.CollapseLayer:input_type -> dsec.v1.CollapseLayerRequest
+	25, // 41: dsec.v1.LayerService.CollectLayers:input_type -> dsec.v1.CollectLayersRequest
+	28, // 42: dsec.v1.LayerService.GetStep:input_type -> dsec.v1.GetStepRequest
+	30, // 43: dsec.v1.LayerService.PutStep:input_type -> dsec.v1.PutStepRequest
+	32, // 44: dsec.v1.LayerService.ReadStack:input_type -> dsec.v1.ReadStackRequest
+	6,  // 45: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
+	9,  // 46: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
+	11, // 47: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
+	13, // 48: dsec.v1.LayerService.GetLayer:output_type -> dsec.v1.GetLayerResponse
+	15, // 49: dsec.v1.LayerService.TagLayer:output_type -> dsec.v1.TagLayerResponse
+	17, // 50: dsec.v1.LayerService.PublishLayer:output_type -> dsec.v1.PublishLayerResponse
+	20, // 51: dsec.v1.LayerService.DiffLayers:output_type -> dsec.v1.DiffLayersResponse
+	22, // 52: dsec.v1.LayerService.VerifyLayer:output_type -> dsec.v1.VerifyLayerResponse
+	24, // 53: dsec.v1.LayerService.CollapseLayer:output_type -> dsec.v1.CollapseLayerResponse
+	26, // 54: dsec.v1.LayerService.CollectLayers:output_type -> dsec.v1.CollectLayersResponse
+	29, // 55: dsec.v1.LayerService.GetStep:output_type -> dsec.v1.GetStepResponse
+	31, // 56: dsec.v1.LayerService.PutStep:output_type -> dsec.v1.PutStepResponse
+	33, // 57: dsec.v1.LayerService.ReadStack:output_type -> dsec.v1.ReadStackResponse
+	45, // [45:58] is the sub-list for method output_type
+	32, // [32:45] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_layer_proto_init() }
@@ -2434,7 +2458,7 @@ func file_dsec_v1_layer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_layer_proto_rawDesc), len(file_dsec_v1_layer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   33,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
