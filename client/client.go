@@ -37,8 +37,6 @@ type Client struct {
 	Calls     dsecv1connect.FnCallServiceClient // see Call, CallBatch and JudgeBatch
 	// NetworkDefaults are policies beside names of the catalogue.
 	NetworkDefaults dsecv1connect.NetworkDefaultServiceClient
-	// Snapshots are snapshots, forks and packs.
-	Snapshots dsecv1connect.SnapshotServiceClient
 	// Environments are named stacks of layers.
 	Environments dsecv1connect.EnvironmentServiceClient
 
@@ -85,7 +83,6 @@ func New(o Options) (*Client, error) {
 	c.Layers = dsecv1connect.NewLayerServiceClient(c.http, s, opts)
 	c.Snapshots = dsecv1connect.NewSnapshotServiceClient(c.http, s, opts)
 	c.Environments = dsecv1connect.NewEnvironmentServiceClient(c.http, s, opts)
-	c.Snapshots = dsecv1connect.NewSnapshotServiceClient(c.http, s, opts)
 	c.Keys = dsecv1connect.NewKeyServiceClient(c.http, s, opts)
 	c.Node = dsecv1connect.NewNodeServiceClient(c.http, s, opts)
 	c.Calls = dsecv1connect.NewFnCallServiceClient(c.http, s, opts)
