@@ -38,6 +38,9 @@ archive of one or of docker save.`,
 			if strings.HasPrefix(args[0], "docker://") {
 				return importRemote(cmd, c, &dsecv1.ImportLayerRequest{Kind: dsecv1.LayerKind_LAYER_KIND_BASE, Name: name, Source: args[0], Insecure: insecure})
 			}
+			if strings.HasPrefix(args[0], "git:") {
+				return &exitError{2, fmt.Errorf("a checkout is no base: dsec layer import --workspace NAME --prefix /workspace %s", args[0])}
+			}
 			if _, err := os.Stat(args[0]); err != nil {
 				return fmt.Errorf("image %q: it is no file here, and no docker://HOST/NAME:TAG", args[0])
 			}

@@ -9,6 +9,7 @@ import (
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/client"
+	"github.com/opendsec/dsec/cmd/dsec/gitexport"
 	"github.com/opendsec/dsec/cmd/dsec/tarstream"
 	"github.com/spf13/cobra"
 )
@@ -50,6 +51,35 @@ func importLocal(cmd *cobra.Command, c *client.Client, up client.Upload, source 
 			up.Source = abs
 		}
 	}
+	resp, err := c.UploadLayer(cmd.Context(), up, p.reader(body, size), p.show)
+	if err != nil {
+		return err
+	}
+	p.stop()
+	return printImported(cmd, resp)
+}
+
+// importGit streams a commit of a local repository up, as files and a repository of that one commit.
+func importGit(cmd *cobra.Command, c *client.Client, up client.Upload, repo, revision string) error {
+	x, err := gitexport.Make(cmd.Context(), repo, revision, "")
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	for _, path := range x.Submodules {
+		fmt.Fprintf(cmd.ErrOrStderr(), "dsec: submodule %s is empty: import it as a layer of its own\n", printable(path))
+	}
+	p := newProgress(cmd.ErrOrStderr())
+	defer p.stop()
+	body, size, err := openSource(x.Dir, false)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if abs, err := filepath.Abs(repo); err == nil {
+		repo = abs
+	}
+	up.Source = "git:" + repo + "@" + x.Commit
 	resp, err := c.UploadLayer(cmd.Context(), up, p.reader(body, size), p.show)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/client"
+	"github.com/opendsec/dsec/cmd/dsec/gitexport"
 	"github.com/spf13/cobra"
 )
 
@@ -53,8 +54,10 @@ func newLayerImport() *cobra.Command {
 		Use:   "import {--base|--workspace|--toolkit NAME} SOURCE",
 		Short: "Bring a directory, a tar or an image in as a layer",
 		Long: `Import publishes a local directory, a tar file (plain, gzip or zstd; - = stdin) or docker://HOST/NAME:TAG as the
-next version of a layer. Files of a directory become root's, except in a base or with --keep-owner.`,
+next version of a layer; or git:PATH[@REVISION], one commit of a local repository, as its files and a repository of that
+commit alone, so that nothing of its history comes along. Files of a directory become root's, except in a base or with --keep-owner.`,
 		Example: `  dsec layer import --workspace django --prefix /workspace ./django
+  dsec layer import --workspace django --prefix /workspace git:./django@v5.1
   dsec layer import --toolkit agent agent.tar.gz`,
 		Args: exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -81,6 +84,9 @@ next version of a layer. Files of a directory become root's, except in a base or
 				return importRemote(cmd, c, &dsecv1.ImportLayerRequest{Kind: kind, Name: name, Source: args[0], Insecure: insecure, OnStart: onStart})
 			}
 			up := client.Upload{Kind: kindText(kind), Name: name, Prefix: prefix, OnStart: onStart}
+			if repo, revision, ok := gitexport.Parse(args[0]); ok {
+				return importGit(cmd, c, up, repo, revision)
+			}
 			return importLocal(cmd, c, up, args[0], keepOwner || kind == dsecv1.LayerKind_LAYER_KIND_BASE)
 		},
 	}
