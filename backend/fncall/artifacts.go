@@ -69,8 +69,7 @@ func (rt *runtimeState) artifactName(env *Environment, argv []string, files []ce
 	h := sha256.New()
 	put := func(s string) { fmt.Fprintf(h, "%d:%s,", len(s), s) }
 	put(rt.def.Name)
-	put(env.ID)
-	for _, l := range [][]string{argv, rt.def.Env} {
+	for _, l := range [][]string{env.Digests, argv, rt.def.Env} {
 		put(fmt.Sprint(len(l)))
 		for _, s := range l {
 			put(s)

@@ -54,7 +54,7 @@ func environment(t testing.TB) (*Environment, string) {
 		if shared.err = err; err != nil {
 			return
 		}
-		shared.env = &Environment{ID: string(digest), Layers: []cell.Layer{{Meta: l.MetaPath, Data: l.DataPath}}}
+		shared.env = &Environment{Digests: []string{string(digest)}, Layers: []cell.Layer{{Meta: l.MetaPath, Data: l.DataPath}}}
 		shared.dir, shared.err = os.MkdirTemp("/var/tmp", "fncall-init-")
 		if shared.err == nil {
 			shared.init, shared.err = testkit.Init(shared.dir)

@@ -86,9 +86,9 @@ func ParseBases(text string) (map[string]string, error) {
 
 // Environment is a base, resolved.
 type Environment struct {
-	Layers []cell.Layer // bottom to top
-	Env    []string     // the image's own
-	ID     string       // names its content
+	Layers  []cell.Layer // bottom to top
+	Digests []string     // of the layers
+	Env     []string     // the image's own
 }
 
 // Resolve finds a base of the catalogue. Errors: sandbox.ErrNotFound, ErrUnavailable.

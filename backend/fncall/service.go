@@ -25,7 +25,9 @@ type Config struct {
 	InitBinary string // dsec-init
 	Resolve    Resolve
 	Bases      map[string]string // runtime -> base; those that are not named have none
-	Log        *slog.Logger
+	// Faults tells whether the store failed a reader of the layers in a span of time; nil = it cannot.
+	Faults func(layers []string, from, to time.Time) bool
+	Log    *slog.Logger
 
 	Parallel   int           // calls that run at once; 0 = four for each processor
 	MaxWaiting int           // calls that wait; 0 = 8192
@@ -335,6 +337,12 @@ func (r *runtimeState) execute(ctx context.Context, key string, c *cell.Call) (*
 		p, err = w.call(ctx, &full)
 		r.give()
 		if err == nil {
+			if bad := p.End != cell.Exited || p.Code != 0; bad && r.s.cfg.Faults != nil && r.s.cfg.Faults(env.Digests, start, time.Now()) {
+				// What a program does after a failed read is not its doing.
+				p.End, p.Message = cell.Broken, ""
+				r.stat.add(p, time.Since(start))
+				return nil, sandbox.NewFailure(sandbox.KindStoreFault, "the store failed a reader of the runtime's base while the call ran")
+			}
 			r.stat.add(p, time.Since(start))
 			return p, nil
 		}

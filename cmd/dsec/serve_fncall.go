@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 
 	"connectrpc.com/connect"
@@ -138,8 +139,10 @@ func resolveCalls(kv environment.KV, node layer.Node) fncall.Resolve {
 			if at.Manifest.Data.Size == 0 {
 				data = ""
 			}
-			env.Layers = append(env.Layers, cell.Layer{Meta: at.MetaPath, Data: data})
-			env.ID += l.GetDigest() + " "
+			// What a descriptor of this process names, the worker reaches through it.
+			self := fmt.Sprintf("/proc/%d/", os.Getpid())
+			env.Layers = append(env.Layers, cell.Layer{Meta: strings.Replace(at.MetaPath, "/proc/self/", self, 1), Data: strings.Replace(data, "/proc/self/", self, 1)})
+			env.Digests = append(env.Digests, l.GetDigest())
 		}
 		return env, nil
 	}

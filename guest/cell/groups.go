@@ -49,13 +49,13 @@ func makeGroup(parent int, name string) (int, error) {
 
 // group are a slot's control groups, open. Files that this kind of host does not have are -1.
 type group struct {
-	dir                    int // v2
-	memory, pids, cpu      int // v1: tasks
-	memoryMax, pidsMax     int
-	cpuStat, peak, oom     int
-	v1                     bool
-	memoryLimit, pidsLimit int64 // as last set
-	cpuBase, oomBase       int64
+	dir                        int // v2
+	memory, pids, cpu          int // v1: tasks
+	memoryMax, pidsMax         int
+	cpuStat, peak, oom         int
+	v1                         bool
+	memoryLimit, pidsLimit     int64 // as last set
+	cpuBase, oomBase, peakBase int64
 }
 
 func (r *roots) newGroup(name string) (*group, error) {
@@ -129,6 +129,9 @@ func (g *group) begin() {
 		reset = "reset" // since Linux 6.12, for this descriptor
 	}
 	_, _ = unix.Pwrite(g.peak, []byte(reset), 0)
+	// Pages of the base that earlier calls were the first to read stay charged to the group, until they are wanted back.
+	g.peakBase = 0
+	g.peakBase = g.peakBytes()
 	g.cpuBase, g.oomBase = g.cpuMicros(0), g.key(g.oom, "oom_kill")
 }
 
@@ -146,7 +149,7 @@ func (g *group) peakBytes() int64 {
 		return 0
 	}
 	v, _ := number(buf[:n])
-	return v
+	return max(v-g.peakBase, 0)
 }
 
 // key reads the number behind a key in a file of "key number" lines.
