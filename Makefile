@@ -9,7 +9,7 @@ GO ?= go
 BUF_VERSION := 1.75.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: all build deps demo test test-all test-go test-python test-kernel vet generate bench bench-network bench-fncall clean
+.PHONY: all build deps demo test test-all test-go test-python test-kernel vet generate bench bench-network bench-fncall bench-environments clean
 
 all: build
 
@@ -64,6 +64,11 @@ bench: build
 bench-network: build
 	@hack/deps.sh
 	$(GO) run ./bench/network -dsec $(BIN)/dsec -out bench/out/network.json
+
+# Layers: on demand, packing, forking.
+bench-environments: build
+	@hack/deps.sh bench
+	$(GO) run ./bench/environments -dsec $(BIN)/dsec -out bench/out/environments.json $(ARGS)
 
 # Figures of function calls; ARGS="-only calls -n 100" narrows it.
 bench-fncall: build
