@@ -7,6 +7,7 @@ import (
 
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/layer/importer"
+	"github.com/opendsec/dsec/layer/oci"
 )
 
 // serveBlobd serves the importer of layers, and layers on demand where they are read so.
@@ -25,7 +26,7 @@ func serveBlobd(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger
 	}
 	serve := func(ctx context.Context, store layer.FileStore, wrap func(http.Handler) http.Handler) error {
 		log.Info("serves", "socket", d.socket("blobd"), "lazy", c.lazy)
-		return serveUnix(ctx, d.socket("blobd"), wrap(importer.New(store, importer.Options{Log: log})), log)
+		return serveUnix(ctx, d.socket("blobd"), wrap(importer.New(store, importer.Options{Log: log, Registry: oci.RegistryOptions{Keep: d.path("downloads")}})), log)
 	}
 	if c.lazy {
 		return c.serveLazy(ctx, store, d, log, serve)

@@ -32,13 +32,26 @@ func (img *Image) AddTo(ctx context.Context, b *tree.Builder, dir string, progre
 		progress = func(string, int64, int64) {}
 	}
 	fetch := &fetcher{img: img, dir: dir, progress: progress}
-	return fetch.run(ctx, b)
+	if img.remote && img.keep != "" {
+		held, err := keepers.hold(ctx, img.keep, img.layers)
+		if err != nil {
+			return err
+		}
+		fetch.kept = held
+		defer held.release()
+	}
+	err := fetch.run(ctx, b)
+	if err == nil && fetch.kept != nil {
+		fetch.kept.done()
+	}
+	return err
 }
 
 type fetcher struct {
 	img      *Image
 	dir      string
 	progress Progress
+	kept     *held // nil = nothing is kept for another import
 	pulled   atomic.Int64
 	read     atomic.Int64
 }
@@ -69,6 +82,9 @@ func (f *fetcher) run(ctx context.Context, b *tree.Builder) error {
 			if err := f.readLayer(ctx, b, n, func() (io.ReadCloser, error) { return os.Open(path) }); err != nil {
 				return err
 			}
+			if f.kept != nil {
+				continue // until the whole image is read
+			}
 			if err := os.Remove(path); err != nil {
 				return err
 			}
@@ -93,7 +109,12 @@ func (f *fetcher) run(ctx context.Context, b *tree.Builder) error {
 	return g.Wait()
 }
 
-func (f *fetcher) path(n int) string { return filepath.Join(f.dir, fmt.Sprintf("layer-%d", n)) }
+func (f *fetcher) path(n int) string {
+	if f.kept != nil {
+		return f.kept.path(f.img.layers[n])
+	}
+	return filepath.Join(f.dir, fmt.Sprintf("layer-%d", n))
+}
 
 // readLayer adds one layer's entries to the tree.
 func (f *fetcher) readLayer(ctx context.Context, b *tree.Builder, n int, open func() (io.ReadCloser, error)) error {
@@ -113,7 +134,7 @@ func (f *fetcher) readLayer(ctx context.Context, b *tree.Builder, n int, open fu
 		}
 		defer plain.Close()
 		content = newVerifier(plain, l)
-	case !f.img.remote: // what came from a registry was verified as it came
+	case !f.img.remote || f.kept != nil: // else it was verified as it came, a moment ago
 		content = newVerifier(counted, l)
 	}
 	b.NextLayer()
@@ -137,6 +158,9 @@ func (f *fetcher) tryLayer(ctx context.Context, n int) error {
 	})
 	defer watchdog.Stop()
 
+	if f.kept != nil {
+		return f.resumeLayer(ctx, n, watchdog)
+	}
 	r, err := f.img.source.open(ctx, l)
 	if err != nil {
 		return err

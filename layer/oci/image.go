@@ -28,6 +28,7 @@ type Image struct {
 	source source
 	remote bool // layers are fetched before they are read
 	retry  time.Duration
+	keep   string // where fetched layers wait for another import
 }
 
 // blob is a piece of content and the digest by which it is verified.

@@ -28,6 +28,9 @@ type RegistryOptions struct {
 	Platform Platform       // zero = DefaultPlatform
 	// Retry is the wait before the second of four attempts; it doubles. 0 = one second.
 	Retry time.Duration
+	// Keep is a directory for what was fetched of imports that did not come to their end: the next one goes on there. It is
+	// one process's alone. Empty = nothing is kept.
+	Keep string
 }
 
 const (
@@ -86,7 +89,7 @@ func pull(ctx context.Context, ref name.Reference, o RegistryOptions) (*Image, e
 	if err != nil {
 		return nil, err
 	}
-	img.source, img.remote, img.retry = src, true, o.Retry
+	img.source, img.remote, img.retry, img.keep = src, true, o.Retry, o.Keep
 	return img, nil
 }
 
@@ -110,6 +113,11 @@ func login(ctx context.Context, repo name.Repository, keys authn.Keychain) (*reg
 
 // get asks for a path of the repository; the body must be closed.
 func (r *registry) get(ctx context.Context, path string, accept ...types.MediaType) (*http.Response, error) {
+	return r.getFrom(ctx, path, 0, accept...)
+}
+
+// getFrom asks for what lies behind an offset; a registry that answers with all of it says so by its status.
+func (r *registry) getFrom(ctx context.Context, path string, offset int64, accept ...types.MediaType) (*http.Response, error) {
 	url := fmt.Sprintf("%s://%s/v2/%s/%s", r.repo.Scheme(), r.repo.RegistryStr(), r.repo.RepositoryStr(), path)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -118,11 +126,14 @@ func (r *registry) get(ctx context.Context, path string, accept ...types.MediaTy
 	for _, a := range accept {
 		req.Header.Add("Accept", string(a))
 	}
+	if offset > 0 {
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
+	}
 	resp, err := r.client.Do(req)
 	if err != nil {
 		return nil, registryError(ctx, err)
 	}
-	if err := transport.CheckError(resp, http.StatusOK); err != nil {
+	if err := transport.CheckError(resp, http.StatusOK, http.StatusPartialContent); err != nil {
 		resp.Body.Close()
 		return nil, registryError(ctx, err)
 	}
@@ -172,6 +183,21 @@ func (r *registry) open(ctx context.Context, b blob) (io.ReadCloser, error) {
 		return nil, err
 	}
 	return &body{ReadCloser: resp.Body, ctx: ctx}, nil
+}
+
+// openFrom opens a blob behind an offset; from is where what it returns begins, which is 0 for registries that cannot.
+func (r *registry) openFrom(ctx context.Context, b blob, offset int64) (content io.ReadCloser, from int64, err error) {
+	resp, err := r.getFrom(ctx, "blobs/"+b.digest.String(), offset)
+	if err != nil {
+		return nil, 0, err
+	}
+	if resp.StatusCode == http.StatusPartialContent {
+		if from = offset; !strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", offset)) {
+			resp.Body.Close()
+			return nil, 0, fmt.Errorf("%w: asked for bytes from %d on, the registry answers %.60q", sandbox.ErrInvalid, offset, resp.Header.Get("Content-Range"))
+		}
+	}
+	return &body{ReadCloser: resp.Body, ctx: ctx}, from, nil
 }
 
 // body gives errors of the connection their kind.
