@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
@@ -24,6 +26,8 @@ const (
 	maxBatch = 10_000
 	// maxBatches bounds the batches that are served at once: each holds its request in memory.
 	maxBatches = 64
+	// maxHeld bounds the requests that are being served, bytes: inputs of calls that wait are kept in memory.
+	maxHeld = 1 << 30
 	// ahead is how many calls of a batch wait in line: enough to leave no place empty.
 	ahead = 32
 )
@@ -33,6 +37,7 @@ type API struct {
 	dsecv1connect.UnimplementedFnCallServiceHandler
 	s       *fncall.Service
 	batches chan struct{}
+	held    atomic.Int64 // bytes of the requests that are being served
 	setBase func(name, base string) error
 }
 
@@ -87,8 +92,23 @@ func keyOf(ctx context.Context) string {
 	return ""
 }
 
+// hold counts a request that is being served; the function that it returns ends that. Error: ErrExhausted.
+func (a *API) hold(r proto.Message) (release func(), err error) {
+	n := int64(proto.Size(r))
+	if a.held.Add(n) > maxHeld {
+		a.held.Add(-n)
+		return nil, wireError(fmt.Errorf("%w: the calls that wait hold %d MiB of input: try again in a moment", sandbox.ErrExhausted, maxHeld>>20))
+	}
+	return func() { a.held.Add(-n) }, nil
+}
+
 // Call runs one call.
 func (a *API) Call(ctx context.Context, r *dsecv1.CallRequest) (*dsecv1.CallResponse, error) {
+	release, err := a.hold(r)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	resp, err := a.call(ctx, keyOf(ctx), r)
 	if err != nil {
 		return nil, wireError(err)
@@ -110,6 +130,11 @@ func (a *API) call(ctx context.Context, key string, r *dsecv1.CallRequest) (*dse
 
 // Judge judges one submission.
 func (a *API) Judge(ctx context.Context, r *dsecv1.JudgeRequest) (*dsecv1.JudgeResponse, error) {
+	release, err := a.hold(r)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	resp, err := a.judge(ctx, keyOf(ctx), r)
 	if err != nil {
 		return nil, wireError(err)
@@ -131,8 +156,13 @@ func (a *API) judge(ctx context.Context, key string, r *dsecv1.JudgeRequest) (*d
 
 // CallBatch runs many calls.
 func (a *API) CallBatch(ctx context.Context, r *dsecv1.CallBatchRequest, out *connect.ServerStream[dsecv1.CallBatchResponse]) error {
+	release, err := a.hold(r)
+	if err != nil {
+		return err
+	}
+	defer release()
 	calls := r.GetCalls()
-	err := a.batch(ctx, len(calls), func(ctx context.Context, key string, n int) func() error {
+	err = a.batch(ctx, len(calls), func(ctx context.Context, key string, n int) func() error {
 		resp, err := patiently(ctx, func() (*dsecv1.CallResponse, error) { return a.call(ctx, key, calls[n]) })
 		msg := &dsecv1.CallBatchResponse{Event: &dsecv1.CallBatchResponse_Response{Response: resp}}
 		if err != nil {
@@ -149,8 +179,13 @@ func (a *API) CallBatch(ctx context.Context, r *dsecv1.CallBatchRequest, out *co
 
 // JudgeBatch judges many submissions.
 func (a *API) JudgeBatch(ctx context.Context, r *dsecv1.JudgeBatchRequest, out *connect.ServerStream[dsecv1.JudgeBatchResponse]) error {
+	release, err := a.hold(r)
+	if err != nil {
+		return err
+	}
+	defer release()
 	subs := r.GetSubmissions()
-	err := a.batch(ctx, len(subs), func(ctx context.Context, key string, n int) func() error {
+	err = a.batch(ctx, len(subs), func(ctx context.Context, key string, n int) func() error {
 		resp, err := patiently(ctx, func() (*dsecv1.JudgeResponse, error) { return a.judge(ctx, key, subs[n]) })
 		msg := &dsecv1.JudgeBatchResponse{Event: &dsecv1.JudgeBatchResponse_Response{Response: resp}}
 		if err != nil {
