@@ -30,6 +30,7 @@ from .calls import (
 )
 from .client import DSecClient
 from .command import Command, Terminal
+from .environments import Composition, Environment, Environments, HiddenPaths, LayerUse
 from .errors import (
     AlreadyExists,
     CommandFailed,
@@ -67,7 +68,9 @@ from .sandbox import Sandbox
 from .session import Session, SessionInfo
 from .snapshots import Pack, PackReport, Snapshot, SnapshotCost
 from .values import (
+    Collected,
     Event,
+    FileChange,
     FileInfo,
     FileType,
     ImportProgress,
@@ -80,6 +83,13 @@ from .values import (
 )
 
 __all__ = [
+    "Collected",
+    "Composition",
+    "Environment",
+    "Environments",
+    "FileChange",
+    "HiddenPaths",
+    "LayerUse",
     "Verdict",
     "RuntimeInfo",
     "Outcome",

@@ -22,8 +22,10 @@ class DSecRunArgs:
 
     backend: ClassVar[str]
 
+    environment: str | None = None
+    """A named environment. The fields below add to it: another base or workspace, toolkits on top of its own."""
     base: str | None = None
-    """Base layer: NAME, NAME@VERSION, or a digest."""
+    """Base layer: NAME, NAME@VERSION, NAME@TAG, or a digest."""
     workspace: str | None = None
     """Layer stacked above the base: the task's repository and dependencies."""
     toolkits: Sequence[str] = ()
@@ -90,6 +92,7 @@ class DSecRunArgs:
         return without_defaults(
             backend=f"BACKEND_{self.backend.upper()}",
             environment=without_defaults(
+                name=self.environment,
                 image=self._image(),
                 base=self.base,
                 workspace=self.workspace,

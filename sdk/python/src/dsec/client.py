@@ -17,6 +17,7 @@ from . import snapshots as snaps
 from .args import DSecContainerRunArgs, DSecRunArgs
 from .calls import Calls, DSecFnCallArgs, DSecJudgeArgs, FnCallResult, JudgeResult, Outcome, RuntimeInfo
 from .codec import Json, without_defaults
+from .environments import Environments
 from .errors import (
     ConnectionLost,
     DeadlineExceeded,
@@ -90,6 +91,11 @@ class DSecClient:
     def url(self) -> str:
         """Address of the service."""
         return self._t.config.url
+
+    @property
+    def environments(self) -> Environments:
+        """Named environments."""
+        return Environments(self._t)
 
     @property
     def layers(self) -> Layers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Final
@@ -16,13 +16,15 @@ from .codec import Json, without_defaults
 from .errors import ConnectionLost, InternalError
 from .pump import Source, pieces
 from .transport import Transport
-from .values import ImportProgress, Layer, LayerKind
+from .values import Collected, FileChange, ImportProgress, Layer, LayerKind
 
 Progress = Callable[[ImportProgress], None]
 """Called in the event loop as an import goes on; it must not block."""
 
 LINE: Final = 1 << 20
 _Layers = list[Layer]  # inside the class, "list" is a method
+_Changes = list[FileChange]
+_Texts = list[str]
 
 
 class Layers:
@@ -68,16 +70,21 @@ class Layers:
         *,
         prefix: str | None = None,
         format: str | None = None,
+        on_start: Sequence[str] = (),
+        on_start_user: str | None = None,
         progress: Progress | None = None,
     ) -> Layer:
         """Publish local content as a layer.
 
         ``source``: the path of a tar (plain, gzip or zstd) or of a directory, or the bytes of a tar, an open file, or
         pieces. ``prefix``: directory of the layer that the archive's root becomes ("/workspace"). ``format``: "oci"
-        for an OCI layout or `docker save` archive, else a tar.
+        for an OCI layout or `docker save` archive, else a tar. ``on_start``: program and arguments that are run in
+        each new sandbox that has the layer, before anything else, as ``on_start_user``.
         """
-        params = {"kind": LayerKind(kind).value, "name": name}
-        params |= {k: v for k, v in (("prefix", prefix), ("format", format)) if v}
+        params: dict[str, str | _Texts] = {"kind": LayerKind(kind).value, "name": name}
+        params |= {k: v for k, v in (("prefix", prefix), ("format", format), ("on_start_user", on_start_user)) if v}
+        if on_start:
+            params["on_start"] = [*on_start]
         if not isinstance(source, str | os.PathLike):
             return await self._upload(params, pieces(source), progress)
         path = Path(source)
@@ -86,14 +93,64 @@ class Layers:
         with path.open("rb") as f:
             return await self._upload(params, pieces(f), progress)
 
-    async def delete(self, kind: LayerKind | str, name: str, version: str | None = None) -> _Layers:
+    async def get(self, kind: LayerKind | str, reference: str) -> Layer:
+        """Return the version that NAME, NAME@VERSION, NAME@TAG or a digest means."""
+        body = without_defaults(kind=_enum(kind), reference=reference)
+        return Layer.from_json(codec.message(await self._t.unary("LayerService/GetLayer", body, safe=True), "layer"))
+
+    async def tag(self, kind: LayerKind | str, reference: str, tag: str, *, remove: bool = False) -> None:
+        """Move a tag to a version (NAME@TAG then means it), or take it away."""
+        body = without_defaults(kind=_enum(kind), reference=reference, tag=tag, remove=remove)
+        await self._t.unary("LayerService/TagLayer", body, safe=True)
+
+    async def diff(
+        self, kind: LayerKind | str, from_: str, to: str, *, contents: bool = False, limit: int | None = None
+    ) -> _Changes:
+        """Tell in which files two versions differ. ``contents``: read files of equal size, instead of believing their
+        times."""
+        body = without_defaults(kind=_enum(kind), **{"from": from_}, to=to, contents=contents, limit=limit)
+        out: _Changes = []
+        async with aclosing(self._t.stream("LayerService/DiffLayers", body, idle=None)) as messages:
+            async for o in messages:
+                out += [FileChange.from_json(x) for x in codec.messages(o, "changes")]
+        return out
+
+    async def verify(self, kind: LayerKind | str, reference: str) -> int:
+        """Read all of a version, compare it with its digests, and return how many bytes it has. One that is damaged
+        raises Unavailable."""
+        body = without_defaults(kind=_enum(kind), reference=reference)
+
+        async def once() -> int:
+            return codec.integer(await self._t.unary("LayerService/VerifyLayer", body, safe=False), "bytes")
+
+        return await self._t.retrying(once, safe=False, timeout=math.inf, what=f"verify {reference}")
+
+    async def collapse(
+        self, kind: LayerKind | str, reference: str, *, max_bytes: int | None = None, progress: Progress | None = None
+    ) -> Layer:
+        """Publish the next version of a name: the same tree in fewer layers, none larger than ``max_bytes`` (3 GiB)."""
+        body = without_defaults(kind=_enum(kind), reference=reference, maxBytes=max_bytes)
+        async with aclosing(self._t.stream("LayerService/CollapseLayer", body, idle=None)) as messages:
+            return await _result(messages, progress)
+
+    async def gc(self, *, dry_run: bool = False) -> Collected:
+        """Remove content that no name, environment, build step or running sandbox refers to."""
+        body = without_defaults(dryRun=dry_run)
+        return Collected.from_json(await self._t.unary("LayerService/CollectLayers", body, safe=False))
+
+    async def delete(
+        self, kind: LayerKind | str, name: str, version: str | None = None, *, force: bool = False
+    ) -> _Layers:
         """Remove a version from the catalogue, or all of a name, and return what was removed. Running sandboxes keep
-        what they started with."""
-        body = without_defaults(kind=_enum(kind), name=name, version=version)
+        what they started with. ``force``: also what an environment names, which otherwise raises
+        FailedPrecondition."""
+        body = without_defaults(kind=_enum(kind), name=name, version=version, force=force)
         o = await self._t.unary("LayerService/DeleteLayer", body, safe=False)
         return [Layer.from_json(x) for x in codec.messages(o, "deleted")]
 
-    async def _upload(self, params: dict[str, str], content: AsyncIterator[bytes], progress: Progress | None) -> Layer:
+    async def _upload(
+        self, params: dict[str, str | _Texts], content: AsyncIterator[bytes], progress: Progress | None
+    ) -> Layer:
         async with self._t.send("PUT", "/v1/layers", params=params, content=content) as r:
             async with aclosing(_lines(self._t.body(r))) as messages:
                 return await _result(messages, progress)

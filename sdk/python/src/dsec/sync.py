@@ -25,14 +25,14 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from . import client, command, files, layers, ports, sandbox, session
+from . import client, command, environments, files, layers, ports, sandbox, session
 from .bridge import Face, Loop, ManagedFace, call, call_as, iterate, make_as
 from .errors import DSecError
 from .results import CommandEnd, Output
 
 _call = call  # inside the client's class, "call" is a method
 
-__all__ = ["Command", "DSecClient", "Files", "Forward", "Layers", "Sandbox", "Session", "Terminal"]
+__all__ = ["Command", "DSecClient", "Environments", "Files", "Forward", "Layers", "Sandbox", "Session", "Terminal"]
 
 
 class Command(Face[command.Command]):
@@ -177,6 +177,21 @@ class Layers(Face[layers.Layers]):
     import_image = call(layers.Layers.import_image)
     upload_layer = call(layers.Layers.upload_layer)
     delete = call(layers.Layers.delete)
+    get = call(layers.Layers.get)
+    tag = call(layers.Layers.tag)
+    diff = call(layers.Layers.diff)
+    verify = call(layers.Layers.verify)
+    collapse = call(layers.Layers.collapse)
+    gc = call(layers.Layers.gc)
+
+
+class Environments(Face[environments.Environments]):
+    __doc__ = environments.Environments.__doc__
+
+    create = call(environments.Environments.create)
+    list = call(environments.Environments.list)
+    inspect = call(environments.Environments.inspect)
+    delete = call(environments.Environments.delete)
 
 
 def _outcomes(loop: Loop, results: builtins.list[sandbox.Sandbox | DSecError]) -> builtins.list[Sandbox | DSecError]:
@@ -210,6 +225,11 @@ class DSecClient(Face[client.DSecClient]):
     def url(self) -> str:
         """Address of the service."""
         return self._inner.url
+
+    @property
+    def environments(self) -> Environments:
+        """Named environments."""
+        return Environments(self._loop, self._inner.environments)
 
     @property
     def layers(self) -> Layers:

@@ -184,7 +184,7 @@ class Transport:
         verb: str,
         path: str,
         *,
-        params: Mapping[str, str] | None = None,
+        params: Mapping[str, str | list[str]] | None = None,
         content: Content | None = None,
         headers: Mapping[str, str] | None = None,
         idle: float | None = None,
@@ -219,11 +219,12 @@ async def _head(response: httpx.Response) -> bytes:
     return bytes(body)
 
 
-def _query(params: Mapping[str, str] | None) -> str:
+def _query(params: Mapping[str, str | list[str]] | None) -> str:
     """A query string; paths that are not UTF-8 keep their bytes."""
     if not params:
         return ""
-    return "?" + urlencode({k: os.fsencode(v) for k, v in params.items()}, quote_via=quote)
+    pairs = [(k, os.fsencode(x)) for k, v in params.items() for x in (v if isinstance(v, list) else [v])]
+    return "?" + urlencode(pairs, quote_via=quote)
 
 
 def _encode(body: Json) -> bytes:

@@ -238,6 +238,10 @@ class Layer:
     created_at: datetime | None
     source: str
     """Where it came from, for example the registry's reference."""
+    below: tuple[str, ...] = ()
+    """Digests of the layers that lie below and belong to it, bottom to top: what was built or packed is a stack."""
+    tags: tuple[str, ...] = ()
+    """Tags that are at this version."""
 
     @property
     def ref(self) -> str:
@@ -256,7 +260,47 @@ class Layer:
             files=codec.integer(o, "files"),
             created_at=codec.time(o, "createdAt"),
             source=codec.text(o, "source"),
+            below=codec.texts(o, "below"),
+            tags=codec.texts(o, "tags"),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileChange:
+    """A file in which two versions differ."""
+
+    path: str
+    kind: str
+    """added, removed, changed"""
+    what: tuple[str, ...]
+    """Of a changed file: type, mode, owner, size, time, target, device, attributes, content."""
+    old_bytes: int
+    new_bytes: int
+
+    @classmethod
+    def from_json(cls, o: Json) -> Self:
+        return cls(
+            path=codec.text(o, "path"),
+            kind=codec.text(o, "kind"),
+            what=codec.texts(o, "what"),
+            old_bytes=codec.integer(o, "oldBytes"),
+            new_bytes=codec.integer(o, "newBytes"),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """What a collection of layers removed and kept."""
+
+    removed: tuple[str, ...]
+    removed_bytes: int
+    kept: dict[str, str]
+    """Digests of content without a name that stays, and why."""
+
+    @classmethod
+    def from_json(cls, o: Json) -> Self:
+        kept = {codec.text(k, "digest"): codec.text(k, "why") for k in codec.messages(o, "kept")}
+        return cls(removed=codec.texts(o, "removed"), removed_bytes=codec.integer(o, "removedBytes"), kept=kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
