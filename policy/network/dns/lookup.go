@@ -39,7 +39,10 @@ func (l *lookups) get(ctx context.Context, name string, qtype uint16) (*result, 
 	if r := l.cache.get(k, l.cfg.Now()); r != nil {
 		return r, r.err
 	}
-	f := l.join(k)
+	f, first := l.join(k)
+	if first {
+		l.fly(f, k)
+	}
 	select {
 	case <-f.done:
 		return f.r, f.r.err
@@ -48,29 +51,34 @@ func (l *lookups) get(ctx context.Context, name string, qtype uint16) (*result, 
 	}
 }
 
-// join finds the flight of a question, or starts it. It ends by its own time and not with who asked first.
-func (l *lookups) join(k cacheKey) *flight {
+// join finds the flight of a question, or begins it: then the caller flies it.
+func (l *lookups) join(k cacheKey) (f *flight, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if f := l.m[k]; f != nil {
-		return f
+		return f, false
 	}
 	if l.m == nil {
 		l.m = map[cacheKey]*flight{}
 	}
-	f := &flight{done: make(chan struct{})}
+	f = &flight{done: make(chan struct{})}
 	l.m[k] = f
-	l.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), l.cfg.Timeout)
-		defer cancel()
-		f.r = l.fetch(ctx, k)
-		l.cache.put(k, f.r)
-		l.mu.Lock()
-		delete(l.m, k)
-		l.mu.Unlock()
-		close(f.done)
-	})
-	return f
+	return f, true
+}
+
+// fly asks, for all who joined, in the goroutine of who asked first: a hand-over costs as much as a packet. It ends by its
+// own time, whatever becomes of that one.
+func (l *lookups) fly(f *flight, k cacheKey) {
+	l.wg.Add(1)
+	defer l.wg.Done()
+	ctx, cancel := context.WithTimeout(context.Background(), l.cfg.Timeout)
+	defer cancel()
+	f.r = l.fetch(ctx, k)
+	l.cache.put(k, f.r)
+	l.mu.Lock()
+	delete(l.m, k)
+	l.mu.Unlock()
+	close(f.done)
 }
 
 func (l *lookups) wait() { l.wg.Wait() }
