@@ -7,6 +7,7 @@ import (
 
 // TestFirst runs one call of each language.
 func TestFirst(t *testing.T) {
+	needsCompiler(t)
 	s := newService(t)
 	for runtime, code := range map[string]string{
 		"shell":  "read x; echo got $x; id -u; pwd; ls -la / /call; cat /proc/self/status | head -3; echo oops >&2; exit 3",

@@ -53,6 +53,9 @@ func TestHostile(t *testing.T) {
 		"stdin is not read":     {"shell", "exit 0", []sandbox.Kind{sandbox.KindExited}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if c.runtime == "c" {
+				needsCompiler(t)
+			}
 			r := script(c.runtime, c.code)
 			r.Limits, r.Stdin = small, []byte(strings.Repeat("x", 100_000))
 			start := time.Now()
@@ -263,6 +266,7 @@ int main(int argc, char **argv) {
 }`
 
 func TestBreakOut(t *testing.T) {
+	needsCompiler(t)
 	s := newService(t)
 	for range 2 {
 		got := call(t, s, script("c", breakOut))
@@ -274,6 +278,7 @@ func TestBreakOut(t *testing.T) {
 
 // TestCompilerBombs: compiling runs as a call, with limits of its own.
 func TestCompilerBombs(t *testing.T) {
+	needsCompiler(t)
 	s := newService(t)
 	limits := Limits{CPU: time.Second, Wall: 3 * time.Second, Memory: 256 << 20}
 	for name, c := range map[string]struct {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/opendsec/dsec/guest/cell"
 	"github.com/opendsec/dsec/internal/testkit"
+	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/layer/store/posix"
 )
 
@@ -29,6 +30,8 @@ var shared struct {
 	init string
 	env  *Environment
 	err  error
+
+	compilers bool
 }
 
 // environment is a Debian with compilers, and dsec-init as built from this tree.
@@ -42,11 +45,7 @@ func environment(t testing.TB) (*Environment, string) {
 	}
 	shared.once.Do(func() {
 		ctx := context.Background()
-		var tar string
-		if tar, shared.err = testkit.DebianTree(ctx, testkit.CallPackages...); shared.err != nil {
-			return
-		}
-		store, digest, err := testkit.TarLayer(ctx, tar)
+		store, digest, err := base(ctx)
 		if shared.err = err; err != nil {
 			return
 		}
@@ -64,6 +63,28 @@ func environment(t testing.TB) (*Environment, string) {
 		t.Fatal(shared.err)
 	}
 	return shared.env, shared.init
+}
+
+// base is the layer of a Debian with compilers. Where the tests run on a kernel of their own, that is too much to carry
+// along: there it is the one of all other tests.
+func base(ctx context.Context) (*posix.Store, layer.Digest, error) {
+	if os.Getenv("DSEC_TEST_INIT") != "" {
+		return testkit.BaseLayer(ctx)
+	}
+	shared.compilers = true
+	tar, err := testkit.DebianTree(ctx, testkit.CallPackages...)
+	if err != nil {
+		return nil, "", err
+	}
+	return testkit.TarLayer(ctx, tar)
+}
+
+// needsCompiler skips a test where the base has none.
+func needsCompiler(t testing.TB) {
+	t.Helper()
+	if environment(t); !shared.compilers {
+		t.Skip("the base has no compiler")
+	}
 }
 
 // newService starts a service of the test's own; with it, nothing may be left.

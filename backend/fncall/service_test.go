@@ -106,6 +106,7 @@ func TestIDs(t *testing.T) {
 // TestCompiledOnce: the same source, compiler and flags are compiled once, also when many ask at once, and after the
 // service was started again; others anew.
 func TestCompiledOnce(t *testing.T) {
+	needsCompiler(t)
 	s := newService(t)
 	r := script("c", "#include <stdio.h>\n#ifndef X\n#define X 1\n#endif\nint main(int n,char**v){printf(\"%d %d %s\\n\",X,n,v[0]);return 0;}")
 	var wg sync.WaitGroup

@@ -85,6 +85,10 @@ func (r *roots) newGroup(name string) (*group, error) {
 		g.pidsMax = open(g.dir, "pids.max", unix.O_WRONLY)
 		g.peak = open(g.dir, "memory.peak", unix.O_RDWR)
 		g.oom = open(g.dir, "memory.events", unix.O_RDONLY)
+		if swap, serr := unix.Openat(g.dir, "memory.swap.max", unix.O_WRONLY|unix.O_CLOEXEC, 0); serr == nil {
+			_, _ = unix.Write(swap, []byte("0")) // a limit on memory that swaps is none
+			unix.Close(swap)
+		}
 		return g, err
 	}
 	memory := v1(r.memory)
