@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -49,7 +50,8 @@ type Service struct {
 	mu       sync.Mutex
 	closed   bool
 	runtimes map[string]*runtimeState
-	uids     []bool // ranges of ids in use
+	retired  []*runtimeState // over bases that their runtimes have no more; with calls, or waiting to be tidied up
+	uids     []bool          // ranges of ids in use
 }
 
 // firstUID is the first host id of calls: above those of sandboxes. Each worker has a range of them.
@@ -114,16 +116,18 @@ func (s *Service) Close() error {
 	}
 	s.closed = true
 	close(s.stop)
-	states := make([]*runtimeState, 0, len(s.runtimes))
-	for _, r := range s.runtimes {
-		states = append(states, r)
-	}
+	states := s.states()
 	s.mu.Unlock()
 	s.wg.Wait()
 	for _, r := range states {
 		r.end()
 	}
 	return s.groups.close()
+}
+
+// states are those that may have a worker; s.mu is held.
+func (s *Service) states() []*runtimeState {
+	return slices.AppendSeq(slices.Clone(s.retired), maps.Values(s.runtimes))
 }
 
 // runtimeState is one runtime's worker, and its statistics.
@@ -172,16 +176,14 @@ func (s *Service) SetBase(name, base string) error {
 	if s.cfg.Bases == nil {
 		s.cfg.Bases = map[string]string{}
 	}
-	old := s.runtimes[name]
+	defer s.mu.Unlock()
 	if s.cfg.Bases[name] == base {
-		s.mu.Unlock()
 		return nil
 	}
 	s.cfg.Bases[name] = base
-	delete(s.runtimes, name)
-	s.mu.Unlock()
-	if old != nil {
-		old.end()
+	if old := s.runtimes[name]; old != nil {
+		delete(s.runtimes, name)
+		s.retired = append(s.retired, old)
 	}
 	return nil
 }
@@ -234,6 +236,9 @@ func (r *runtimeState) startWorker(ctx context.Context) error {
 		r.s.uids = append(r.s.uids, false)
 	}
 	r.s.uids[n] = true
+	if r.s.runtimes[r.def.Name] != r && !slices.Contains(r.s.retired, r) {
+		r.s.retired = append(r.s.retired, r) // it was thought to be through
+	}
 	r.s.mu.Unlock()
 	r.uids = n
 	g, err := r.s.groups.make(r.groupName())
@@ -289,7 +294,7 @@ func (r *runtimeState) end() {
 
 // tidy ends workers that nobody used for long.
 func (s *Service) tidy() {
-	t := time.NewTicker(max(s.cfg.Idle/10, 10*time.Millisecond))
+	t := time.NewTicker(min(max(s.cfg.Idle/10, 10*time.Millisecond), 5*time.Second))
 	defer t.Stop()
 	for {
 		select {
@@ -298,15 +303,18 @@ func (s *Service) tidy() {
 		case <-t.C:
 		}
 		s.mu.Lock()
-		var all []*runtimeState
-		for _, r := range s.runtimes {
-			all = append(all, r)
-		}
+		all, retired := s.states(), slices.Clone(s.retired)
 		s.mu.Unlock()
 		for _, r := range all {
+			old := slices.Contains(retired, r)
 			r.mu.Lock()
-			if r.worker != nil && r.users == 0 && time.Since(r.used) > s.cfg.Idle {
+			if r.users == 0 && (old || r.worker != nil && time.Since(r.used) > s.cfg.Idle) {
 				r.stopWorker()
+				if old {
+					s.mu.Lock()
+					s.retired = slices.DeleteFunc(s.retired, func(x *runtimeState) bool { return x == r })
+					s.mu.Unlock()
+				}
 			}
 			r.mu.Unlock()
 		}

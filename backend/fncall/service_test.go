@@ -177,9 +177,24 @@ func TestIdle(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}
+	running := make(chan *Result)
+	go func() { running <- call(t, s, script("shell", "sleep 0.3; echo ran")) }()
+	for s.state0(t, "shell").users == 0 {
+		time.Sleep(time.Millisecond)
+	}
 	if err := s.SetBase("shell", ""); err != nil {
 		t.Fatal(err)
 	}
+	defer func() {
+		if got := <-running; string(got.Stdout) != "ran\n" {
+			t.Errorf("a call over the old base: %v %s", got.Failure, got.Stderr)
+		}
+		for left := 1; left > 0; time.Sleep(time.Millisecond) {
+			s.mu.Lock()
+			left = len(s.retired)
+			s.mu.Unlock()
+		}
+	}()
 	if _, err := s.Call(t.Context(), "k", script("shell", "true")); !errors.Is(err, sandbox.ErrFailedPrecondition) {
 		t.Errorf("a runtime whose base was taken away: %v", err)
 	}
