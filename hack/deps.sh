@@ -23,6 +23,7 @@ if [ "${1:-}" = bench ]; then
 	have runc       || need+=(runc)
 	have ctr        || need+=(containerd)
 	have bwrap      || need+=(bubblewrap)
+	have umoci      || need+=(umoci)
 fi
 if [ "${1:-}" = kernel ]; then
 	have qemu-system-x86_64 || need+=(qemu-system-x86)
