@@ -25,6 +25,8 @@ func (a *nodeAPI) GetNode(ctx context.Context, _ *dsecv1.GetNodeRequest) (*dsecv
 	}
 	if a.e.cfg.Network != nil {
 		resp.Network = &dsecv1.NodeNetwork{EnforcedBy: a.e.cfg.NetworkBy, Lacks: a.e.cfg.NetworkLacks}
+	} else {
+		resp.NetworkAbsent = a.e.cfg.NetworkAbsent
 	}
 	var err error
 	if resp.MemoryBytes, err = totalMemory(); err != nil {

@@ -33,6 +33,8 @@ type Config struct {
 	// NetworkBy is what enforces them, and NetworkLacks what that does without; GetNode tells.
 	NetworkBy    string
 	NetworkLacks []string
+	// NetworkAbsent says why there is none, for refusals and GetNode.
+	NetworkAbsent string
 
 	// StoreFault is asked when a command fails; nil: layers lie on this machine.
 	StoreFault StoreFaults

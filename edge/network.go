@@ -13,8 +13,14 @@ import (
 	"github.com/opendsec/dsec/sandbox"
 )
 
-// errNoNetwork is the refusal of a node that was not given a network.
-var errNoNetwork = fmt.Errorf("this node has no network for sandboxes (dsec up --opt network=on), they have loopback only: %w", sandbox.ErrUnsupported)
+// noNetwork is the refusal of a node that has no network, with the reason.
+func (e *Edge) noNetwork() error {
+	why := e.cfg.NetworkAbsent
+	if why != "" {
+		why = ": " + why
+	}
+	return fmt.Errorf("this node has no network for sandboxes (dsec up --opt network=on), they have loopback only%s: %w", why, sandbox.ErrUnsupported)
+}
 
 // checkNetwork fills in the network of a creation. Where nothing is allowed, and no private network is asked for, there
 // is none.
@@ -33,7 +39,7 @@ func (e *Edge) checkNetwork(p *plan, req *dsecv1.CreateResolvedRequest) error {
 		return err
 	}
 	if !p.backend.Capabilities().Network || e.programs.compiler == nil {
-		return fmt.Errorf("%s: %w", wanted(asked), errNoNetwork)
+		return fmt.Errorf("%s: %w", wanted(asked), e.noNetwork())
 	}
 	p.network = asked
 	p.program = prog
@@ -117,7 +123,7 @@ func (b *box) applyNetwork(ctx context.Context, inst sandbox.Instance, asked *re
 	}
 	n, ok := inst.(sandbox.Networked)
 	if !ok || b.e.programs.compiler == nil {
-		return errNoNetwork
+		return b.e.noNetwork()
 	}
 	if err := n.SetNetwork(ctx, uint64(asked.Generation), placed(asked, prog)); err != nil {
 		return err

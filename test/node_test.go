@@ -80,7 +80,7 @@ func startNodeAt(t *testing.T, state string, args ...string) *node {
 	}
 	addr := l.Addr().String()
 	l.Close()
-	n := &node{t: t, state: state, args: append([]string{"--listen", addr, "--opt", "warm=8"}, args...)}
+	n := &node{t: t, state: state, args: append([]string{"--listen", addr, "--opt", "warm=8", "--opt", "network=off"}, args...)}
 	n.up()
 	t.Cleanup(func() {
 		left, err := n.Stop()

@@ -27,12 +27,14 @@ type Config struct {
 	// FirstGroup is the name of the control group that a sandbox's first command will ask for; shells have it ready.
 	FirstGroup string
 
-	Warm      int   // shells kept ready; 0 = 16
-	WarmNet   int   // shells with a link kept ready, where there is a network; 0 = half of Warm
-	MaxShells int   // shells in all, ready and in use; 0 = 4096
-	Parallel  int   // shells being made at once; 0 = 2
-	PoolBytes int64 // size of a new writable-layer pool; 0 = a quarter of the free disk
-	PoolFree  int64 // bytes of the pool that stay free: below them no sandbox is made; 0 = 512 MiB or a tenth
+	Warm    int // shells kept ready; 0 = 16
+	WarmNet int // shells with a link kept ready, where there is a network; 0 = half of Warm
+	// WarmNetFirst is how many of those are ready until the first sandbox with a network is asked for; 0 = WarmNet.
+	WarmNetFirst int
+	MaxShells    int   // shells in all, ready and in use; 0 = 4096
+	Parallel     int   // shells being made at once; 0 = 2
+	PoolBytes    int64 // size of a new writable-layer pool; 0 = a quarter of the free disk
+	PoolFree     int64 // bytes of the pool that stay free: below them no sandbox is made; 0 = 512 MiB or a tenth
 }
 
 func (c *Config) defaults() {
@@ -41,6 +43,9 @@ func (c *Config) defaults() {
 	}
 	if c.WarmNet == 0 {
 		c.WarmNet = max(1, c.Warm/2)
+	}
+	if c.WarmNetFirst == 0 {
+		c.WarmNetFirst = c.WarmNet
 	}
 	if c.MaxShells == 0 {
 		c.MaxShells = 4096

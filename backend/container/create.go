@@ -28,6 +28,7 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 		if warm = d.warmNet; warm == nil {
 			return nil, fmt.Errorf("create container: %w: this node has no network for sandboxes", sandbox.ErrUnsupported)
 		}
+		warm.grow(d.cfg.WarmNet)
 	}
 	t := time.Now()
 	sh, err := warm.take(ctx)

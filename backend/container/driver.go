@@ -122,7 +122,11 @@ func (d *Driver) Start() {
 	d.warmOnce.Do(func() {
 		d.warm = newWarm(d, d.cfg.Warm, d.cfg.Parallel, false)
 		if d.cfg.Network != nil {
-			d.warmNet = newWarm(d, d.cfg.WarmNet, 1, true)
+			first := min(d.cfg.WarmNetFirst, d.cfg.WarmNet)
+			if d.networked() { // a successor goes on as its predecessor did
+				first = d.cfg.WarmNet
+			}
+			d.warmNet = newWarm(d, first, 1, true)
 		}
 	})
 }

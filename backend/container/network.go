@@ -63,6 +63,18 @@ func (i *instance) SetNetwork(_ context.Context, generation uint64, p sandbox.Ne
 	return i.d.setNetwork(i.slot, i.id, generation, p)
 }
 
+// networked tells whether a sandbox has a network.
+func (d *Driver) networked() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, i := range d.instances {
+		if i.net {
+			return true
+		}
+	}
+	return false
+}
+
 // detach closes the link of an id, if it has one.
 func (d *Driver) detach(id sandbox.ID) error {
 	if d.cfg.Network == nil {

@@ -13,15 +13,15 @@ import (
 // warm keeps shells ready. Makers refill it in the background; who finds it empty waits in line for the next
 // shell, as long as its context allows.
 type warm struct {
-	d      *Driver
-	target int
-	net    bool // the shells have a link
+	d   *Driver
+	net bool // the shells have a link
 
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
+	target  int // how many are to be ready
 	ready   []*shell
 	waiters []chan claim
 	making  int
@@ -45,6 +45,16 @@ func newWarm(d *Driver, target, makers int, net bool) *warm {
 		go w.maker()
 	}
 	return w
+}
+
+// grow raises the number of shells that are kept ready.
+func (w *warm) grow(target int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if target > w.target {
+		w.target = target
+		w.idle.Broadcast()
+	}
 }
 
 // maxWaiters bounds the line for shells.

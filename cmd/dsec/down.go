@@ -147,9 +147,6 @@ func takeOver(ctx context.Context, d stateDir) error {
 	old, err := d.readUp()
 	if err != nil { // what it ran with is not known; that it ran containers is
 		old = upState{Backend: string(sandbox.BackendContainer)}
-		if _, err := os.Stat(networkDir(d)); err == nil {
-			old.Opts = []string{"network=on"}
-		}
 	}
 	exe, err := os.Executable()
 	if err != nil {

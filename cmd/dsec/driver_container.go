@@ -34,7 +34,10 @@ func startContainer(ctx context.Context, c driverConfig) (sandbox.Backend, error
 	}
 	cfg := container.Config{
 		StateDir: string(c.state), Edge: c.edge, Layers: layers, Hold: h, Log: c.log,
-		FirstGroup: record.CommandID(1), Network: c.net,
+		FirstGroup: record.CommandID(1), Network: c.net.Network,
+	}
+	if c.net.mode == networkAuto { // nobody has said that there will be sandboxes with a network
+		cfg.WarmNetFirst = 1
 	}
 	if err := containerOpts(c.opts, &cfg); err != nil {
 		return nil, err

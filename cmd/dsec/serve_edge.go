@@ -17,7 +17,6 @@ import (
 	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
 	"github.com/opendsec/dsec/edge"
 	"github.com/opendsec/dsec/internal/linux/feature"
-	netnode "github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -30,7 +29,7 @@ type driverConfig struct {
 	state stateDir
 	opts  map[string]string // of --opt
 	log   *slog.Logger
-	net   *netnode.Network // nil = none; the driver closes it
+	net   nodeNetwork // the driver closes it
 }
 
 // driver makes a backend of this node.
@@ -66,7 +65,7 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 		return err
 	}
 	sink := &networkSink{}
-	net, err := openNetwork(opts, d, log, sink.tell)
+	net, err := openNetwork(opts, name, d, log, sink.tell)
 	if err != nil {
 		return err
 	}
@@ -75,7 +74,8 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 		return fmt.Errorf("start driver %s: %w", name, err)
 	}
 	cfg := edge.Config{ID: id, StateDir: d.path("edge"), Version: buildVersion(), DefaultBackend: name, Packer: packer(d)}
-	if net != nil {
+	cfg.NetworkAbsent = net.absent
+	if net.Network != nil {
 		c := net.Compiler()
 		cfg.Network = &c
 		cfg.NetworkBy, cfg.NetworkLacks = net.Kind(), net.Lacks()

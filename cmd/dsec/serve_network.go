@@ -18,18 +18,28 @@ import (
 // networkDir is where the node's network keeps what outlives its processes.
 func networkDir(d stateDir) string { return d.path("run", "network") }
 
-// networkConfig reads the options of the node's network; on tells whether it is to have one. Options: network (on, off, or
-// on and what enforces: ebpf, nftables), resolver (addresses of name servers, with commas between them; default: those of /etc/resolv.conf), services (a
+// networkMode is whether a node has a network: off, auto (where it can), on (else it does not serve).
+type networkMode string
+
+const (
+	networkOff  networkMode = "off"
+	networkAuto networkMode = "auto"
+	networkOn   networkMode = "on"
+)
+
+// networkConfig reads the options of the node's network. Options: network (auto, on, off, or on and what enforces: ebpf,
+// nftables), resolver (addresses of name servers, with commas between them; default: those of /etc/resolv.conf), services (a
 // file of services that are added to the built-in ones).
-func networkConfig(opts map[string]string) (cfg netnode.Config, on bool, err error) {
+func networkConfig(opts map[string]string) (cfg netnode.Config, mode networkMode, err error) {
 	switch v := opts["network"]; v {
-	case "", "off":
-	case "on":
-		on = true
+	case "":
+		mode = networkAuto
+	case string(networkOff), string(networkAuto), string(networkOn):
+		mode = networkMode(v)
 	case datapath.EBPF, datapath.Nftables:
-		on, cfg.Enforcer = true, v
+		mode, cfg.Enforcer = networkOn, v
 	default:
-		return cfg, false, fmt.Errorf("--opt network=%s: %w: want on or off, or on and what enforces: %s or %s", v, sandbox.ErrInvalid, datapath.EBPF, datapath.Nftables)
+		return cfg, mode, fmt.Errorf("--opt network=%s: %w: want auto, on or off, or on and what enforces: %s or %s", v, sandbox.ErrInvalid, datapath.EBPF, datapath.Nftables)
 	}
 	if v := opts["resolver"]; v != "" {
 		for _, text := range strings.Split(v, ",") {
@@ -41,7 +51,7 @@ func networkConfig(opts map[string]string) (cfg netnode.Config, on bool, err err
 				}
 			}
 			if err != nil {
-				return cfg, false, fmt.Errorf("--opt resolver=%s: %w: want addresses like 192.0.2.1 or [2001:db8::1]:53", v, sandbox.ErrInvalid)
+				return cfg, mode, fmt.Errorf("--opt resolver=%s: %w: want addresses like 192.0.2.1 or [2001:db8::1]:53", v, sandbox.ErrInvalid)
 			}
 			cfg.Upstreams = append(cfg.Upstreams, a)
 		}
@@ -49,27 +59,57 @@ func networkConfig(opts map[string]string) (cfg netnode.Config, on bool, err err
 	if path := opts["services"]; path != "" {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return cfg, false, fmt.Errorf("--opt services: %w", err)
+			return cfg, mode, fmt.Errorf("--opt services: %w", err)
 		}
 		if cfg.Catalog, err = network.Builtin().Extend(path, text); err != nil {
-			return cfg, false, fmt.Errorf("--opt services: %w", err)
+			return cfg, mode, fmt.Errorf("--opt services: %w", err)
 		}
 	}
-	return cfg, on, nil
+	return cfg, mode, nil
 }
 
-// openNetwork opens the node's network, if it is to have one.
-func openNetwork(opts map[string]string, d stateDir, log *slog.Logger, events func(netnode.Event)) (*netnode.Network, error) {
-	cfg, on, err := networkConfig(opts)
-	if err != nil || !on {
-		return nil, err
+// nodeNetwork is the network of a node, nil without one, and how it came to that.
+type nodeNetwork struct {
+	*netnode.Network
+	mode   networkMode
+	absent string // why there is none
+}
+
+// openNetwork opens the node's network, if it is to have one and, by itself, can.
+func openNetwork(opts map[string]string, driver sandbox.BackendName, d stateDir, log *slog.Logger, events func(netnode.Event)) (nodeNetwork, error) {
+	cfg, mode, err := networkConfig(opts)
+	if err != nil {
+		return nodeNetwork{}, err
+	}
+	n := nodeNetwork{mode: mode}
+	if mode == networkAuto && driver != sandbox.BackendContainer {
+		n.absent = fmt.Sprintf("driver %s has none", driver)
+		return n, nil
+	}
+	// While they run, the network is theirs.
+	mine, err := networked(d)
+	if err != nil {
+		return n, err
+	}
+	if mode == networkOff {
+		n.absent = "it was started with --opt network=off"
+		if len(mine) == 0 {
+			removeNetwork(d, log) // of an earlier start that had one: others may want it
+		}
+		return n, nil
 	}
 	cfg.Dir, cfg.Log = networkDir(d), log
-	n, err := netnode.Open(cfg, events)
-	if err != nil {
-		return nil, fmt.Errorf("network for sandboxes: %w", err)
+	n.Network, err = claimNetwork(d, log, func() (*netnode.Network, error) { return netnode.Open(cfg, events) })
+	switch {
+	case err == nil:
+		log.Info("sandboxes can have a network", "enforced by", n.Kind(), "without", n.Lacks())
+	case mode == networkOn || len(mine) > 0:
+		return n, fmt.Errorf("network for sandboxes: %w", err)
+	default:
+		n.absent = err.Error()
+		log.Warn("sandboxes have no network, only loopback (--opt network=on makes this an error, network=off says nothing)", "why", err)
+		removeNetwork(d, log)
 	}
-	log.Info("sandboxes can have a network", "enforced by", n.Kind(), "without", n.Lacks())
 	return n, nil
 }
 

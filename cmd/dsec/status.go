@@ -120,7 +120,7 @@ func (r statusReport) print(cmd *cobra.Command, d stateDir) error {
 			bytesText(n.GetMemoryAvailableBytes()), bytesText(n.GetMemoryBytes()), bytesText(n.GetPoolUsedBytes()), bytesText(n.GetPoolBytes()), n.GetCpus(), printable(n.GetKernel()))
 	}
 	if r.Node != nil {
-		fmt.Fprintln(w, networkText(r.Node.GetNetwork()))
+		fmt.Fprintln(w, networkText(r.Node.GetNetwork(), r.Node.GetNetworkAbsent()))
 	}
 	if r.Problem != "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "dsec: "+r.Problem)
@@ -128,10 +128,13 @@ func (r statusReport) print(cmd *cobra.Command, d stateDir) error {
 	return nil
 }
 
-// networkText says what enforces the network of sandboxes.
-func networkText(n *dsecv1.NodeNetwork) string {
+// networkText says what enforces the network of sandboxes, or why there is none.
+func networkText(n *dsecv1.NodeNetwork, absent string) string {
 	if n == nil {
-		return "network: sandboxes have loopback only"
+		if absent != "" {
+			absent = ": " + printable(absent)
+		}
+		return "network: sandboxes have loopback only" + absent
 	}
 	text := "network: rules are enforced by " + printable(n.GetEnforcedBy())
 	if len(n.GetLacks()) > 0 {

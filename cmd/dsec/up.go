@@ -33,7 +33,9 @@ On a state directory whose node was killed, it takes over the sandboxes that sti
 
 Options (--opt NAME=VALUE): min-free = memory that creations leave free (default: a sixteenth of the machine's, at most
 1g); of containers: pool = size of the writable layers' pool, when it is made (like 8g), warm = shells kept ready, max =
-sandboxes at once, parallel = shells being made at once, init = path of dsec-init; of layers: store = folder or
+sandboxes at once, parallel = shells being made at once, init = path of dsec-init; of their network (docs/network.md):
+network = auto (where the host has what it needs and no other node has it), on (or the node does not serve), off, ebpf or
+nftables (on, and by that), resolver = ADDRESS,... to ask for names, services = file of more services; of layers: store = folder or
 s3://BUCKET/PREFIX?endpoint=URL&region=NAME that they lie in (default: a folder of the node's own; docs/stores.md), lazy =
 on, off or auto: whether they are read on demand, cache = room for what was read (default 10g), store-timeout = how long a
 reader waits for the store (default 30s).

@@ -37,6 +37,13 @@ func WaitPID(ctx context.Context, p *os.File) error {
 	return err
 }
 
+// Ended tells whether the process of a pidfd has ended, though its parent may not have taken note.
+func Ended(p *os.File) bool {
+	fds := []unix.PollFd{{Fd: int32(p.Fd()), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return err == nil && n == 1
+}
+
 // PeerPID is the process that listens at (or dialled) the other end of a Unix socket connection.
 func PeerPID(c *net.UnixConn) (int, error) {
 	rc, err := c.SyscallConn()

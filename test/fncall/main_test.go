@@ -58,7 +58,7 @@ func startNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	n := &node{t: t, state: filepath.Join(work, "s")}
-	if n.Node, err = testkit.StartNode(t.Context(), filepath.Join(bin, "dsec"), n.state, "--opt", "pool=256m", "--opt", "warm=1", "--opt", "fncall=calls"); err != nil {
+	if n.Node, err = testkit.StartNode(t.Context(), filepath.Join(bin, "dsec"), n.state, "--opt", "pool=256m", "--opt", "warm=1", "--opt", "network=off", "--opt", "fncall=calls"); err != nil {
 		os.RemoveAll(work)
 		t.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func start(t *testing.T, args ...string) *node {
 	}
 	addr := l.Addr().String()
 	l.Close()
-	n.args = append([]string{"--listen", addr, "--opt", "warm=4", "--opt", "pool=1g", "--opt", "store-timeout=" + timeout.String(),
+	n.args = append([]string{"--listen", addr, "--opt", "warm=4", "--opt", "network=off", "--opt", "pool=1g", "--opt", "store-timeout=" + timeout.String(),
 		"--opt", fmt.Sprintf("store=s3://%s/team?endpoint=%s&credentials=%s", bucket, n.s3.Endpoint, keys)}, args...)
 	n.up()
 	t.Cleanup(func() {

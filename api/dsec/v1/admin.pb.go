@@ -593,7 +593,9 @@ type GetNodeResponse struct {
 	Stages    []*StageCost           `protobuf:"bytes,11,rep,name=stages,proto3" json:"stages,omitempty"`
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
 	// The network of sandboxes; absent where they have loopback only.
-	Network       *NodeNetwork `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
+	Network *NodeNetwork `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
+	// Why there is none, in words.
+	NetworkAbsent string `protobuf:"bytes,14,opt,name=network_absent,json=networkAbsent,proto3" json:"network_absent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -717,6 +719,13 @@ func (x *GetNodeResponse) GetNetwork() *NodeNetwork {
 		return x.Network
 	}
 	return nil
+}
+
+func (x *GetNodeResponse) GetNetworkAbsent() string {
+	if x != nil {
+		return x.NetworkAbsent
+	}
+	return ""
 }
 
 type NodeNetwork struct {
@@ -1474,7 +1483,7 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12\x18\n" +
 	"\adomains\x18\x03 \x03(\tR\adomains\x12\x14\n" +
 	"\x05leaks\x18\x04 \x01(\tR\x05leaks\"\x10\n" +
-	"\x0eGetNodeRequest\"\xea\x03\n" +
+	"\x0eGetNodeRequest\"\x91\x04\n" +
 	"\x0fGetNodeResponse\x12\x12\n" +
 	"\x04edge\x18\x01 \x01(\tR\x04edge\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
@@ -1492,7 +1501,8 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\x06stages\x18\v \x03(\v2\x12.dsec.v1.StageCostR\x06stages\x129\n" +
 	"\n" +
 	"started_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12.\n" +
-	"\anetwork\x18\r \x01(\v2\x14.dsec.v1.NodeNetworkR\anetwork\"D\n" +
+	"\anetwork\x18\r \x01(\v2\x14.dsec.v1.NodeNetworkR\anetwork\x12%\n" +
+	"\x0enetwork_absent\x18\x0e \x01(\tR\rnetworkAbsent\"D\n" +
 	"\vNodeNetwork\x12\x1f\n" +
 	"\venforced_by\x18\x01 \x01(\tR\n" +
 	"enforcedBy\x12\x14\n" +

@@ -260,5 +260,8 @@ func (r *Router) Destroy() error {
 	if uerr := r.cfg.Uplink.tearDown(r); err == nil {
 		err = uerr
 	}
+	if rerr := os.Remove(r.cfg.hostFile()); rerr != nil && !errors.Is(rerr, os.ErrNotExist) {
+		err = errors.Join(err, rerr)
+	}
 	return errors.Join(err, r.Close(), linux.UnpinNetSpace(r.cfg.file()))
 }

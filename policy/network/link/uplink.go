@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strings"
 
 	"github.com/google/nftables"
 
@@ -90,8 +91,16 @@ func (u *Uplink) setUp(r *Router) error {
 		return err
 	}
 	if links[uplinkIndex] != uplinkName {
+		// Before the uplink, so that none is ever without its owner.
+		host, err := u.host()
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(r.cfg.hostFile(), []byte(host+"\n"), 0o600); err != nil {
+			return err
+		}
 		// The pair is made in the host's namespace first, where its name may be taken, then in the router.
-		err := u.atHost(func(route *linux.Route) error {
+		err = u.atHost(func(route *linux.Route) error {
 			return route.Apply(linux.AddVeth(linux.VethEnd{Name: u.Name, MAC: hostMAC},
 				linux.VethEnd{Name: uplinkName, Index: uplinkIndex, MAC: uplinkMAC, Space: r.File()}, r.cfg.MTU))
 		})
@@ -130,7 +139,7 @@ func (u *Uplink) setUp(r *Router) error {
 		if err != nil || !u.Translate {
 			return err
 		}
-		return os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0)
+		return forward()
 	})
 	if err != nil {
 		return fmt.Errorf("at the host: %w", err)
@@ -144,6 +153,15 @@ func (u *Uplink) setUp(r *Router) error {
 	return firewall(r.File())
 }
 
+// forward makes the host forward IPv4. Where it does so already, it may be one that would not let itself be changed.
+func forward() error {
+	const path = "/proc/sys/net/ipv4/ip_forward"
+	if b, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(b)) == "1" {
+		return nil
+	}
+	return os.WriteFile(path, []byte("1"), 0)
+}
+
 // tearDown removes the pair by its end in the router: what has the uplink's name at the host may be another router's.
 func (u *Uplink) tearDown(r *Router) error {
 	if u == nil {
@@ -155,7 +173,11 @@ func (u *Uplink) tearDown(r *Router) error {
 	if err != nil || links[uplinkIndex] != uplinkName {
 		return err
 	}
-	err = r.apply(linux.DeleteLink(uplinkIndex))
+	away, aerr := u.elsewhere(r.cfg)
+	err = errors.Join(aerr, r.apply(linux.DeleteLink(uplinkIndex)))
+	if away || aerr != nil { // what has the table's name here is another router's
+		return err
+	}
 	c, cerr := connect(u.Host)
 	if cerr != nil {
 		return errors.Join(err, cerr)

@@ -30,7 +30,8 @@ def running(*opts: str) -> Iterator[Node]:
     parent = Path(os.environ.get("DSEC_TEST_STATE", "/var/tmp"))
     state = Path(tempfile.mkdtemp(prefix="dsec-pytest-", dir=parent))
     try:
-        n = Node.start(state, *opts)
+        # One node of a machine has its network: those that are not about it leave it to others.
+        n = Node.start(state, *(opts if any(o.startswith("network=") for o in opts) else (*opts, "network=off")))
         try:
             n.import_base()
             yield n
