@@ -53,6 +53,7 @@ test-kernel:
 generate:
 	@mkdir -p $(DSEC_CACHE)/tools && cd $(DSEC_CACHE)/tools && npm install --silent --no-fund --no-audit @bufbuild/buf@$(BUF_VERSION)
 	cd api && $(DSEC_CACHE)/tools/node_modules/.bin/buf lint && $(DSEC_CACHE)/tools/node_modules/.bin/buf generate
+	cd cluster/e2b/envd && $(DSEC_CACHE)/tools/node_modules/.bin/buf lint && $(DSEC_CACHE)/tools/node_modules/.bin/buf generate
 	hack/generate-journal.sh $(DSEC_CACHE)/tools/node_modules/.bin/buf
 
 bench: build

@@ -155,6 +155,10 @@ func (s *Server) dialPort(ctx context.Context, _, addr string) (net.Conn, error)
 	if err != nil {
 		return nil, err
 	}
+	return s.dialTarget(ctx, t)
+}
+
+func (s *Server) dialTarget(ctx context.Context, t portTarget) (net.Conn, error) {
 	e, err := s.edges.Find(ctx, t.id.Edge())
 	if err != nil {
 		return nil, err

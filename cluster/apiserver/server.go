@@ -56,6 +56,8 @@ type Server struct {
 	deleted  chan struct{} // a layer has lost a name
 
 	nameless nameless
+
+	api http.Handler // everything that needs a key
 }
 
 // New makes a Server. Error: ErrInvalid.
@@ -80,6 +82,7 @@ func New(o Options) (*Server, error) {
 	if s.o.Placement == nil {
 		s.o.Placement = anyEdge{s.edges}
 	}
+	s.api = s.routes()
 	return s, nil
 }
 
@@ -100,8 +103,8 @@ func (s *Server) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// Handler serves the API.
-func (s *Server) Handler() http.Handler {
+// routes is the API, for callers that are known.
+func (s *Server) routes() http.Handler {
 	api := http.NewServeMux()
 	opts := []connect.HandlerOption{connect.WithReadMaxBytes(maxMessage), connect.WithCompressMinBytes(minCompressed), strictjson.Option()}
 
@@ -144,14 +147,18 @@ func (s *Server) Handler() http.Handler {
 		api.Handle(dsecv1connect.NewNetworkDefaultServiceHandler(networkDefaults{s}, opts...))
 	}
 	api.HandleFunc("/", s.unknownPath)
+	return api
+}
 
+// Handler serves the API.
+func (s *Server) Handler() http.Handler {
 	open := http.NewServeMux()
 	open.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
 	open.HandleFunc("GET /readyz", s.readyz)
 	open.Handle("GET /metrics", promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{}))
-	open.Handle("/", s.authenticated(api))
+	open.Handle("/", s.authenticated(s.api))
 	return s.bounded(open)
 }
 

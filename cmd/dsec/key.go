@@ -28,6 +28,7 @@ func newKey() *cobra.Command {
 
 func newKeyCreate() *cobra.Command {
 	var format, state, project string
+	var e2b bool
 	cmd := &cobra.Command{
 		Use:   "create [NAME]",
 		Short: "Make a key and print it, this once",
@@ -41,6 +42,12 @@ Sandboxes belong to the project of the key that they are created with, and are u
 The service makes keys of the asking key's project alone; any other is made with --state.`,
 		Args: rangeArgs(0, 1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if e2b {
+				if cmd.Flags().Changed("format") && format != string(iam.FormatE2B) {
+					return &exitError{2, fmt.Errorf("--e2b and --format %s: want one of them", format)}
+				}
+				format = string(iam.FormatE2B)
+			}
 			req := &dsecv1.CreateKeyRequest{Format: format, Project: project}
 			if len(args) == 1 {
 				req.Name = args[0]
@@ -63,6 +70,7 @@ The service makes keys of the asking key's project alone; any other is made with
 	stateFlag(cmd, &state)
 	cmd.Flags().StringVar(&project, "project", "", "project `NAME` of the key (default: that of the key that asks; with --state, default)")
 	cmd.Flags().StringVar(&format, "format", "dsec", "shape of the key: dsec, or e2b for clients that insist on it")
+	cmd.Flags().BoolVar(&e2b, "e2b", false, "make a key for E2B clients (E2B_API_KEY): --format e2b")
 	return cmd
 }
 

@@ -26,6 +26,8 @@ type serveFlags struct {
 	engine, edges       []string // apiserver
 	importer            string
 	listen, portsListen string
+	e2bListen           string
+	e2bDomain           string
 	listenFDs           bool
 }
 
@@ -85,7 +87,9 @@ func newServe() *cobra.Command {
 	fl.StringVar(&f.importer, "importer", "", "apiserver: `endpoint` of blobd (default: the state directory's)")
 	fl.StringVar(&f.listen, "listen", defaultListen, "apiserver: `address` of the API")
 	fl.StringVar(&f.portsListen, "ports-listen", defaultPortsListen, "apiserver: `address` of the ports' origin")
-	fl.BoolVar(&f.listenFDs, "listen-fds", false, "apiserver: descriptors 3 and 4 are the two listening sockets")
+	fl.StringVar(&f.e2bListen, "e2b-listen", off, "apiserver: `address` of the door for E2B clients, or off")
+	fl.StringVar(&f.e2bDomain, "e2b-domain", "", "apiserver: `domain` below which E2B clients find sandboxes' ports (default: localhost with the door's port)")
+	fl.BoolVar(&f.listenFDs, "listen-fds", false, "apiserver: descriptors 3, 4 and (unless --e2b-listen is off) 5 are the listening sockets")
 	return cmd
 }
 

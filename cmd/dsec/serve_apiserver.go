@@ -35,20 +35,24 @@ func serveAPIServer(ctx context.Context, f *serveFlags, d stateDir, log *slog.Lo
 	if importer == "" {
 		importer = d.endpoint("blobd")
 	}
-	api, ports, err := f.listeners()
+	api, ports, e2bDoor, err := f.listeners()
 	if err != nil {
 		return err
 	}
 	defer api.Close()
 	defer ports.Close()
+	if e2bDoor != nil {
+		defer e2bDoor.Close()
+	}
 	etcd, err := engine.Dial(endpoints...)
 	if err != nil {
 		return err
 	}
 	defer etcd.Close()
 	catalogue := newCatalogue(etcd, log)
+	keys := iam.New(etcd, iam.Options{Log: log})
 	s, err := apiserver.New(apiserver.Options{
-		Edges: edges, Importer: importer, Keys: iam.New(etcd, iam.Options{Log: log}), Catalogue: catalogue,
+		Edges: edges, Importer: importer, Keys: keys, Catalogue: catalogue,
 		Network:  netrules.New(etcd, log),
 		PortsURL: "http://" + ports.Addr().String(), Version: buildVersion(), Log: log,
 	})
@@ -61,26 +65,40 @@ func serveAPIServer(ctx context.Context, f *serveFlags, d stateDir, log *slog.Lo
 	g.Go(func() error { catalogue.Run(ctx); return nil })
 	g.Go(func() error { return apiserver.Serve(ctx, api, s.Handler(), log) })
 	g.Go(func() error { return apiserver.Serve(ctx, ports, s.Ports(), log) })
+	if e2bDoor != nil {
+		g.Go(func() error { return apiserver.Serve(ctx, e2bDoor, newE2BDoor(f, s, keys, e2bDoor.Addr(), log), log) })
+	}
 	return g.Wait()
 }
 
 // listeners are inherited from `dsec up`, so that clients wait in the kernel's queue while this process is
 // replaced, or made here.
-func (f *serveFlags) listeners() (api, ports net.Listener, err error) {
+// The last is nil where it is off.
+func (f *serveFlags) listeners() (api, ports, e2bDoor net.Listener, err error) {
 	if f.listenFDs {
 		if api, err = inherited(3); err == nil {
 			ports, err = inherited(4)
 		}
-		return api, ports, err
+		if err == nil && f.e2bListen != off {
+			e2bDoor, err = inherited(5)
+		}
+		return api, ports, e2bDoor, err
 	}
 	if api, err = net.Listen("tcp", f.listen); err != nil {
-		return nil, nil, fmt.Errorf("listen for the API: %w", err)
+		return nil, nil, nil, fmt.Errorf("listen for the API: %w", err)
 	}
 	if ports, err = net.Listen("tcp", f.portsListen); err != nil {
 		api.Close()
-		return nil, nil, fmt.Errorf("listen for ports: %w", err)
+		return nil, nil, nil, fmt.Errorf("listen for ports: %w", err)
 	}
-	return api, ports, nil
+	if f.e2bListen != off {
+		if e2bDoor, err = net.Listen("tcp", f.e2bListen); err != nil {
+			api.Close()
+			ports.Close()
+			return nil, nil, nil, fmt.Errorf("listen for E2B clients: %w", err)
+		}
+	}
+	return api, ports, e2bDoor, nil
 }
 
 func inherited(fd uintptr) (net.Listener, error) {

@@ -125,7 +125,8 @@ type upState struct {
 	Version  string              `json:"version"`
 	URL      string              `json:"url"`
 	PortsURL string              `json:"portsUrl"`
-	Ready    bool                `json:"ready"` // the API has answered
+	E2BURL   string              `json:"e2bUrl,omitempty"` // empty: off
+	Ready    bool                `json:"ready"`            // the API has answered
 	Backend  string              `json:"backend"`
 	Opts     []string            `json:"opts,omitempty"`
 	Roles    []supervisor.Status `json:"roles"`

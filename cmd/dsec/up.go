@@ -15,6 +15,7 @@ import (
 
 type upFlags struct {
 	state, listen, portsListen, backend, require string
+	e2bListen, e2bDomain                         string
 	opts                                         []string
 	detach, noUserConfig                         bool
 	wait                                         time.Duration
@@ -80,6 +81,8 @@ the base called fncall), fncall-parallel = calls that run at once.
 	fl := cmd.Flags()
 	fl.StringVar(&f.listen, "listen", defaultListen, "`address` of the API; port 0 = any free one")
 	fl.StringVar(&f.portsListen, "ports-listen", defaultPortsListen, "`address` of the ports' own origin; port 0 = any free one")
+	fl.StringVar(&f.e2bListen, "e2b-listen", "", "`address` of the door for E2B clients, or off (default: "+defaultE2BListen+" beside the default --listen, else any free port of its host)")
+	fl.StringVar(&f.e2bDomain, "e2b-domain", "", "`domain` below which E2B clients find sandboxes' ports (default: localhost with the door's port)")
 	fl.StringVar(&f.backend, "backend", "container", "driver of the edge: container, or fake (no real programs: scale tests)")
 	fl.StringArrayVar(&f.opts, "opt", nil, "`NAME=VALUE` for the node; may be repeated (see above)")
 	fl.StringVar(&f.require, "require", "", "`features` without which the node does not serve: "+strings.Join(feature.Words(), ", "))

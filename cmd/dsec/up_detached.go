@@ -29,7 +29,7 @@ func upDetached(cmd *cobra.Command, f *upFlags, d stateDir) error {
 		return fmt.Errorf("open log: %w", err)
 	}
 	defer logs.Close()
-	args := []string{"up", "--state", string(d), "--listen", f.listen, "--ports-listen", f.portsListen, "--backend", f.backend, "--wait", f.wait.String()}
+	args := []string{"up", "--state", string(d), "--listen", f.listen, "--ports-listen", f.portsListen, "--e2b-listen", f.e2bListen, "--e2b-domain", f.e2bDomain, "--backend", f.backend, "--wait", f.wait.String()}
 	if f.noUserConfig {
 		args = append(args, "--no-user-config")
 	}

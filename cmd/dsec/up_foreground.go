@@ -74,14 +74,21 @@ func upForeground(cmd *cobra.Command, f *upFlags, d stateDir) (err error) {
 		return err
 	}
 	defer ports.Close()
+	door, err := n.listenE2B(old.E2BURL)
+	if err != nil {
+		return err
+	}
+	if door != nil {
+		defer door.Close()
+	}
 	n.state = upState{PID: os.Getpid(), Started: time.Now(), Version: buildVersion(), Backend: f.backend, Opts: f.opts,
-		URL: "http://" + api.Addr().String(), PortsURL: "http://" + ports.Addr().String()}
+		URL: "http://" + api.Addr().String(), PortsURL: "http://" + ports.Addr().String(), E2BURL: e2bURL(door)}
 	stopStatus, err := n.serveStatus()
 	if err != nil {
 		return err
 	}
 	defer stopStatus() // removes the socket
-	if err := n.start(api, ports); err != nil {
+	if err := n.start(api, ports, door); err != nil {
 		return err
 	}
 	cfg, err := n.ready(ctx)
@@ -126,13 +133,13 @@ func (n *node) listen(addr, before string) (*net.TCPListener, error) {
 	}
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("%w (another address: --listen, --ports-listen)", err)
+		return nil, fmt.Errorf("%w (another address: --listen, --ports-listen, --e2b-listen)", err)
 	}
 	return ln.(*net.TCPListener), nil
 }
 
 // start starts all roles.
-func (n *node) start(api, ports *net.TCPListener) error {
+func (n *node) start(listeners ...*net.TCPListener) error {
 	if sandbox.BackendName(n.f.backend) == sandbox.BackendContainer {
 		// All roles, so that sandboxes' control groups can be made beside them.
 		if err := cgroup.MoveToLeaf(); err != nil {
@@ -144,7 +151,10 @@ func (n *node) start(api, ports *net.TCPListener) error {
 		return fmt.Errorf("find this program: %w", err)
 	}
 	var files []*os.File
-	for _, ln := range []*net.TCPListener{api, ports} {
+	for _, ln := range listeners {
+		if ln == nil {
+			continue
+		}
 		f, err := ln.File()
 		if err != nil {
 			return fmt.Errorf("share listening socket: %w", err)
@@ -223,13 +233,14 @@ func (n *node) notReady(ctx context.Context, what string, err error) error {
 type upReport struct {
 	URL        string `json:"url"`
 	PortsURL   string `json:"portsUrl"`
-	ClientFile string `json:"clientFile"` // URL and key, as DSEC_URL and DSEC_API_KEY would give them
+	E2BURL     string `json:"e2bUrl,omitempty"` // empty: there is no door for E2B clients
+	ClientFile string `json:"clientFile"`       // URL and key, as DSEC_URL and DSEC_API_KEY would give them
 	State      string `json:"state"`
 	PID        int    `json:"pid"`
 }
 
 func (s upState) report(d stateDir) upReport {
-	return upReport{URL: s.URL, PortsURL: s.PortsURL, ClientFile: d.path("client.json"), State: string(d), PID: s.PID}
+	return upReport{URL: s.URL, PortsURL: s.PortsURL, E2BURL: s.E2BURL, ClientFile: d.path("client.json"), State: string(d), PID: s.PID}
 }
 
 func (n *node) printUsage(cfg client.Config) {
@@ -245,8 +256,8 @@ Use it:
   dsec image import docker://REGISTRY/IMAGE:TAG --name NAME
   dsec run --base NAME -- COMMAND
 Elsewhere: export DSEC_URL=%s DSEC_API_KEY=...
-End it with: dsec down%s
-`, cfg.URL, n.state.PortsURL, n.d.path("client.json"), cfg.URL, stateHint(n.d))
+%sEnd it with: dsec down%s
+`, cfg.URL, n.state.PortsURL, n.d.path("client.json"), cfg.URL, e2bUsage(n.state.E2BURL, n.f.e2bDomain), stateHint(n.d))
 }
 
 // stateHint is the flag that other verbs need for a state directory that is not the default.

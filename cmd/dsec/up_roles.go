@@ -21,14 +21,15 @@ const holdRole = "hold"
 // servedRoles are the roles of `dsec serve`, in the order of their start.
 var servedRoles = []string{"engine", "blobd", "edge", "apiserver"}
 
-// nodeRoles is what `dsec up` runs. files are the listening sockets of the API and of the ports.
+// nodeRoles is what `dsec up` runs. files are the listening sockets of the API, of the ports and, unless it
+// is off, of E2B clients.
 func nodeRoles(f *upFlags, d stateDir, files []*os.File) []supervisor.Role {
 	out := []supervisor.Role{{Name: holdRole, Args: []string{"hold", "--socket", d.socket(holdRole)}, Adopt: func() *os.File { return runningHold(d) }}}
 	for _, name := range servedRoles {
 		r := supervisor.Role{Name: name, Args: []string{"serve", "--role", name, "--state", string(d)}}
 		switch name {
 		case "apiserver":
-			r.Args, r.Files = append(r.Args, "--listen-fds"), files
+			r.Args, r.Files = append(r.Args, "--listen-fds", "--e2b-listen", f.e2bListen, "--e2b-domain", f.e2bDomain), files
 		case "edge", "blobd":
 			r.Args = append(r.Args, "--backend", f.backend)
 			for _, o := range f.opts {
