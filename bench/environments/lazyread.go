@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -24,9 +25,21 @@ import (
 )
 
 func init() {
-	parts = append(parts, part{"lazy_read", lazyRead})
-	child = lazyServe
+	parts = append(parts, part{"lazy_read", func(ctx context.Context, b *bench) error {
+		rows, err := lazyRead(ctx)
+		for _, r := range rows {
+			b.add(r)
+		}
+		return err
+	}})
+	if dir := os.Getenv(serveEnv); dir != "" {
+		fmt.Fprintln(os.Stderr, lazyServe(context.Background(), dir))
+		os.Exit(1)
+	}
 }
+
+// serveEnv makes this program the server of layers in the directory that it names.
+const serveEnv = "DSEC_BENCH_SERVE"
 
 const (
 	lazySize = 192 << 20 // of the file that is read, bytes
@@ -169,13 +182,16 @@ func newLazyRig(ctx context.Context, dir string) (r *lazyRig, err error) {
 	}
 	hctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	held := make(chan error, 1)
-	go func() { held <- hold.Serve(hctx, filepath.Join(dir, "hold")) }()
+	// Should the server die, reads fail instead of waiting for another.
+	lapsed := lazy.Lapsed(lazy.NewFaults(filepath.Join(dir, "faults")), slog.New(slog.DiscardHandler))
+	go func() { held <- hold.ServeWith(hctx, filepath.Join(dir, "hold"), hold.Options{Lapsed: lapsed}) }()
 	r.closers = append(r.closers, func() error { stop(); return <-held })
 	exe, err := os.Executable()
 	if err != nil {
 		return r, err
 	}
-	cmd := exec.Command(exe, dir)
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), serveEnv+"="+dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err == nil {
@@ -246,8 +262,7 @@ func publishRandom(ctx context.Context, store *posix.Store, plain string) (layer
 }
 
 // lazyServe is the server's process.
-func lazyServe(ctx context.Context, args []string) error {
-	dir := args[0]
+func lazyServe(ctx context.Context, dir string) error {
 	store, err := posix.Open(filepath.Join(dir, "store"), nil)
 	if err != nil {
 		return err

@@ -1,7 +1,6 @@
 package fuse
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -15,6 +14,8 @@ import (
 const (
 	// MaxRead is the most that one request asks for, bytes: the kernel's own bound.
 	MaxRead = 1 << 20
+	// readahead is how far the kernel reads ahead of who goes straight on, bytes: two requests under way.
+	readahead = 2 * MaxRead
 	// background is how many requests the kernel makes on nobody's behalf (reading ahead) at a time.
 	background = 64
 	// initWait bounds the wait for the kernel's first word.
@@ -34,7 +35,7 @@ func New(name string) (device, mount *os.File, err error) {
 		return nil, nil, err
 	}
 	// Not fatal: it costs speed alone. The kernel reads 128 KiB ahead unless told.
-	_ = linux.SetReadahead(mount, MaxRead)
+	_ = linux.SetReadahead(mount, readahead)
 	return device, mount, nil
 }
 
@@ -54,7 +55,7 @@ func handshake(device *os.File) error {
 	if h.op != opInit || len(body) < 16 {
 		return fmt.Errorf("fuse: request %d of %d bytes came before INIT", h.op, n)
 	}
-	major, minor, readahead, flags := ne.Uint32(body), ne.Uint32(body[4:]), ne.Uint32(body[8:]), ne.Uint32(body[12:])
+	major, minor, ahead, flags := ne.Uint32(body), ne.Uint32(body[4:]), ne.Uint32(body[8:]), ne.Uint32(body[12:])
 	flags2 := uint32(0)
 	if flags&initExt != 0 && len(body) >= 20 {
 		flags2 = ne.Uint32(body[16:])
@@ -65,7 +66,7 @@ func handshake(device *os.File) error {
 	}
 	// No passthrough: EROFS refuses a file system that may be stacked upon another.
 	flags &= asyncRead | parallelDir | asyncDirect | maxPages | noOpendir | explicitInval | initExt
-	return answer(device, h.unique, 0, initOut(minor, max(readahead, MaxRead), flags, hasResend))
+	return answer(device, h.unique, 0, initOut(minor, max(ahead, readahead), flags, hasResend))
 }
 
 // answer writes one answer.
@@ -90,7 +91,7 @@ func resend(device *os.File) error {
 }
 
 // Probe tells whether this machine can serve files whose server may die. Errors as of New.
-func Probe(context.Context) error {
+func Probe() error {
 	device, mount, err := New("dsec-probe")
 	if err != nil {
 		return err

@@ -51,14 +51,27 @@ func (s *streams) note(first, last, chunks int) (from, to int) {
 	return 0, 0
 }
 
-// readAhead fetches what a sequential reader will want. It never waits.
+// diskWindow is how far ahead of a sequential reader chunks are read that are in the node's cache, chunks: enough to
+// keep the disk and the processor busy at the same time.
+const diskWindow = 8
+
+// readAhead brings what a sequential reader will want. It never waits.
 func (s *source) readAhead(l *attached, first, last int) {
 	from, to := l.streams.note(first, last, len(l.keys))
-	// What is in the cache already is read by the kernel's own readahead soon enough.
-	for from < to && s.cache.Has(l.keys[from]) {
-		from++
-	}
-	if from < to {
-		s.begin(l, from, to-1, true)
+	near := min(to, last+1+diskWindow)
+	for n := from; n < to; {
+		if !s.cache.Has(l.keys[n]) {
+			end := n + 1
+			for end < to && !s.cache.Has(l.keys[end]) {
+				end++
+			}
+			s.begin(l, n, end-1, true)
+			n = end
+			continue
+		}
+		if n < near {
+			s.begin(l, n, n, true)
+		}
+		n++
 	}
 }

@@ -41,7 +41,7 @@ func newRig(t *testing.T, edit func(*lazy.Options)) *rig {
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
 	}
-	if err := fuse.Probe(t.Context()); err != nil {
+	if err := fuse.Probe(); err != nil {
 		t.Skip(err)
 	}
 	dir, err := os.MkdirTemp("/var/tmp", "lz-") // EROFS takes no files of a tmpfs

@@ -66,7 +66,7 @@ func start(t *testing.T, args ...string) *node {
 	if os.Geteuid() != 0 {
 		t.Skip("a node needs root")
 	}
-	if err := fuse.Probe(t.Context()); err != nil {
+	if err := fuse.Probe(); err != nil {
 		t.Skip(err)
 	}
 	work, err := os.MkdirTemp("", "dsl-") // a short path: sockets lie below it

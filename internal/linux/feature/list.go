@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 
+	"github.com/opendsec/dsec/internal/fuse"
 	"github.com/opendsec/dsec/internal/linux"
 )
 
@@ -34,7 +35,7 @@ func general() []Feature {
 		{"I/O pressure (PSI)", "4.20", Wanted, "pressure is guessed from usage", file("/proc/pressure/memory")},
 		{"RLIMIT_NOFILE of 20,000 and more", "", Wanted, "fewer sandboxes at once", nofile},
 		{"types of the kernel for eBPF (BTF)", "5.4", Later, "eBPF programs fit one kernel only", bpf},
-		{"FUSE", "6.9 with resend", Later, "layers cannot be read on demand", device("/dev/fuse")},
+		{"FUSE whose server may die", "6.9", Wanted, "layers cannot be read on demand: no S3 stores", fuseResend},
 		{"KVM", "", Later, "VMs run emulated: ten times slower and more", kvm},
 		{"QEMU", "package qemu-system-x86", Later, "no VMs", tool("qemu-system-x86_64")},
 		{"TUN/TAP", "", Later, "VMs have no network", device("/dev/net/tun")},
@@ -112,6 +113,8 @@ func filesystem(name string) func() (string, error) {
 func idmapped() (string, error) { return "", linux.TryIdmappedMount() }
 
 func detached() (string, error) { return "", linux.TryDetachedOverlay() }
+
+func fuseResend() (string, error) { return "", fuse.Probe() }
 
 func kvm() (string, error) { return "", linux.TryKVM() }
 
