@@ -1,5 +1,6 @@
 // dsec-init is PID 1 of a sandbox (see package guest/initd), the small process that clones sandboxes (see
-// package backend/container/spawn), and the worker that runs function calls (see package guest/cell).
+// package backend/container/spawn), the first program of virtual
+// machines (see package guest/machine), and the worker that runs function calls (see package guest/cell).
 package main
 
 import (
@@ -8,6 +9,7 @@ import (
 	"github.com/opendsec/dsec/backend/container/spawn"
 	"github.com/opendsec/dsec/guest/cell"
 	"github.com/opendsec/dsec/guest/initd"
+	"github.com/opendsec/dsec/guest/machine"
 )
 
 func main() {
@@ -16,6 +18,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == "cells" {
 		cell.Main()
+	}
+	if len(os.Args) > 1 && os.Args[1] == "machine" {
+		machine.Main()
 	}
 	initd.Main(os.Args[1:])
 }

@@ -59,10 +59,14 @@ func Open(ctx context.Context, nc net.Conn, epoch uint64) (*Conn, error) {
 	return c, nil
 }
 
-// Claim gives a warm shell its environment; root is the descriptor of a detached mount. It may be called
-// before Serve, and only once in a shell's life.
+// Claim gives a warm shell its environment; root is the descriptor of a detached mount, or nil where the machine has it
+// already. It may be called before Serve, and only once in a shell's life.
 func (c *Conn) Claim(ctx context.Context, claim *wire.Claim, root *os.File) error {
-	_, err := c.call(ctx, wire.KindClaim, claim.Append, []*os.File{root})
+	var files []*os.File
+	if root != nil {
+		files = []*os.File{root}
+	}
+	_, err := c.call(ctx, wire.KindClaim, claim.Append, files)
 	if err != nil {
 		return fmt.Errorf("claim shell: %w", err)
 	}

@@ -111,3 +111,5 @@ func makeImage(ctx context.Context, path string, size int64, fill func(dir strin
 	}
 	return os.Rename(tmp, path)
 }
+
+func exists(path string) bool { _, err := os.Stat(path); return err == nil }

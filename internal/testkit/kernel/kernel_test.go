@@ -2,9 +2,6 @@ package kernel
 
 import (
 	"bytes"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -42,30 +39,6 @@ func TestReport(t *testing.T) {
 	lines(strings.NewReader(Marker+"started x\n"+Marker+"ended x 0 0.1\n"+Marker+"done\n"), r.tell)
 	if !r.OK() {
 		t.Errorf("%+v", r.Results[0])
-	}
-}
-
-// TestArchive unpacks what the kernel will with cpio, where there is one.
-func TestArchive(t *testing.T) {
-	var b bytes.Buffer
-	a := &archive{w: &b}
-	a.add("dev", 0o040755, nil)
-	a.add("init", 0o100755, []byte("odd"))
-	a.add("TRAILER!!!", 0, nil)
-	if b.Len()%4 != 0 || !bytes.HasPrefix(b.Bytes(), []byte("070701")) {
-		t.Fatalf("%q", b.Bytes())
-	}
-	if _, err := exec.LookPath("cpio"); err != nil {
-		t.Skip("no cpio")
-	}
-	dir := t.TempDir()
-	cmd := exec.Command("cpio", "-i", "--quiet")
-	cmd.Dir, cmd.Stdin = dir, &b
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("cpio: %v: %s", err, out)
-	}
-	if got, err := os.ReadFile(filepath.Join(dir, "init")); err != nil || string(got) != "odd" {
-		t.Fatalf("init: %q, %v", got, err)
 	}
 }
 

@@ -1,0 +1,80 @@
+package microvm
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/opendsec/dsec/internal/debkernel"
+)
+
+// modules are what a machine needs, with what they depend on; which of them are built in is the kernel's affair.
+var modules = []string{"virtio_mmio", "virtio_console", "virtio_blk", "ext4", "erofs", "overlay"}
+
+// recipe changes when the steps below change what they make.
+const recipe = "1"
+
+// bootImage is what a machine starts with.
+type bootImage struct {
+	kernel, initrd string
+	version        string // of the kernel
+}
+
+// makeBootImage returns the kernel and the initial file system, made once for each kernel and dsec-init and kept in dir.
+func makeBootImage(ctx context.Context, dir string, r *debkernel.Release, init string) (*bootImage, error) {
+	prog, err := os.ReadFile(init)
+	if err != nil {
+		return nil, fmt.Errorf("dsec-init: %w (build it, or say where it lies)", err)
+	}
+	h := sha256.New()
+	fmt.Fprintf(h, "%s %s %q %x", recipe, r.Package, modules, sha256.Sum256(prog))
+	key := fmt.Sprintf("%x", h.Sum(nil)[:8])
+	b := &bootImage{kernel: filepath.Join(dir, "kernel-"+key), initrd: filepath.Join(dir, "initrd-"+key), version: r.Version}
+	if exists(b.kernel) && exists(b.initrd) {
+		return b, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	kernel, err := r.Vmlinux()
+	if err != nil { // QEMU takes the image as it is as well
+		if kernel, err = os.ReadFile(r.Image()); err != nil {
+			return nil, err
+		}
+	}
+	initrd, err := makeInitrd(ctx, r, prog)
+	if err != nil {
+		return nil, err
+	}
+	for path, data := range map[string][]byte{b.kernel: kernel, b.initrd: initrd} {
+		if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+			return nil, err
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// makeInitrd makes the initial file system.
+func makeInitrd(ctx context.Context, r *debkernel.Release, prog []byte) ([]byte, error) {
+	list, err := r.Modules(ctx, modules...)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	a := &debkernel.Archive{W: &b}
+	a.Add("modules", 0o040755, nil)
+	a.Add("init", 0o100755, prog)
+	for i, m := range list {
+		a.Add(fmt.Sprintf("modules/%02d-%s.ko", i, m.Name), 0o100644, m.Data)
+	}
+	a.End()
+	return b.Bytes(), nil
+}
+
+func exists(path string) bool { _, err := os.Stat(path); return err == nil }

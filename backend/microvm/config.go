@@ -1,0 +1,42 @@
+package microvm
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Config of the driver.
+type Config struct {
+	StateDir   string         // the edge's; run/vm lies in it
+	Edge       sandbox.EdgeID // encoded in the ids of its sandboxes
+	InitBinary string         // dsec-init as built
+	KernelDir  string         // where `dsec kernel install` has put a kernel
+	Layers     layer.Node
+	Log        *slog.Logger
+
+	QEMU string // the program; "" = qemu-system-x86_64, from PATH
+	// NoKVM emulates where the processor could be used.
+	NoKVM bool
+	Max   int // machines at once; 0 = 256
+	// BootTimeout bounds the time from QEMU's start until a machine answers; 0 = 60 s. Emulated and beside others it may
+	// take ten times what it takes alone.
+	BootTimeout time.Duration
+}
+
+func (c *Config) defaults() {
+	if c.QEMU == "" {
+		c.QEMU = "qemu-system-x86_64"
+	}
+	if c.Max == 0 {
+		c.Max = 256
+	}
+	if c.BootTimeout == 0 {
+		c.BootTimeout = time.Minute
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+}

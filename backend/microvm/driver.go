@@ -1,0 +1,279 @@
+package microvm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/opendsec/dsec/backend/container/cgroup"
+	"github.com/opendsec/dsec/internal/debkernel"
+	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/internal/linux/feature"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Driver is the backend of small virtual machines; it implements sandbox.Backend.
+type Driver struct {
+	cfg   Config
+	log   *slog.Logger
+	root  string // of the machines' directories
+	boot  string // of the node
+	epoch atomic.Uint64
+	tree  *cgroup.Tree
+	watch *linux.ExitWatch
+	kvm   bool
+
+	imageMu sync.Mutex
+	image   *bootImage // nil = not made yet
+
+	mu        sync.Mutex
+	instances map[sandbox.ID]*instance // of this process, not destroyed
+	making    map[sandbox.ID]bool
+
+	observer func(stage string, d time.Duration)
+}
+
+// epochTick is the unit of time in epochs: dsec-init lets the newest edge speak. Time since the node's start needs no
+// file, and no dsec-init outlives that.
+const epochTick = 100 * time.Millisecond
+
+// New opens the driver on its state. It starts nothing, and asks for neither QEMU nor a kernel: the first Create does.
+func New(_ context.Context, cfg Config) (_ *Driver, err error) {
+	cfg.defaults()
+	d := &Driver{cfg: cfg, log: cfg.Log, root: filepath.Join(cfg.StateDir, "run", "vm"),
+		instances: map[sandbox.ID]*instance{}, making: map[sandbox.ID]bool{}}
+	if err := os.MkdirAll(d.root, 0o700); err != nil {
+		return nil, err
+	}
+	if d.boot, err = linux.BootID(); err != nil {
+		return nil, err
+	}
+	d.epoch.Store(uint64(linux.BootTime()/epochTick) << 32)
+	d.kvm = !cfg.NoKVM && feature.Have("KVM") == nil
+	if err := d.openTree(); err != nil {
+		return nil, err
+	}
+	d.watch, err = linux.NewExitWatch()
+	return d, err
+}
+
+// openTree finds the control groups of this state directory: where an earlier process put them, or below this process's
+// own.
+func (d *Driver) openTree() error {
+	path := filepath.Join(d.root, "cgroups.json")
+	var l cgroup.Layout
+	b, err := os.ReadFile(path)
+	if err == nil {
+		if err = json.Unmarshal(b, &l); err == nil {
+			_, err = os.Stat(l.V2) // gone: another boot, or cleaned up
+		}
+	}
+	if err != nil {
+		sum := fnv.New64a()
+		_, _ = sum.Write([]byte(d.cfg.StateDir)) // never fails
+		if l, err = cgroup.Detect(fmt.Sprintf("dsec-vm-%s-%016x", d.cfg.Edge, sum.Sum64())); err != nil {
+			return err
+		}
+		if b, err = json.Marshal(l); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			return err
+		}
+	}
+	d.tree, err = cgroup.Open(l)
+	return err
+}
+
+// Ready tells whether machines can be started here. Error: sandbox.ErrUnsupported, with what to run.
+func (d *Driver) Ready() error {
+	if _, err := exec.LookPath(d.cfg.QEMU); err != nil {
+		return fmt.Errorf("microvm backend: %w: %w: install QEMU (apt-get install qemu-system-x86)", sandbox.ErrUnsupported, err)
+	}
+	if _, err := debkernel.Find(&debkernel.Options{Cache: d.cfg.KernelDir}); err != nil {
+		return fmt.Errorf("microvm backend: %w: no kernel in %s: run `dsec kernel install`", sandbox.ErrUnsupported, d.cfg.KernelDir)
+	}
+	if _, err := exec.LookPath("mke2fs"); err != nil {
+		return fmt.Errorf("microvm backend: %w: %w: install e2fsprogs", sandbox.ErrUnsupported, err)
+	}
+	return nil
+}
+
+// Accelerator is what runs the guests' instructions: kvm or tcg.
+func (d *Driver) Accelerator() string {
+	if d.kvm {
+		return "kvm"
+	}
+	return "tcg"
+}
+
+// bootImage makes what machines start with, once.
+func (d *Driver) bootImage(ctx context.Context) (*bootImage, error) {
+	d.imageMu.Lock()
+	defer d.imageMu.Unlock()
+	if d.image != nil {
+		return d.image, nil
+	}
+	if err := d.Ready(); err != nil {
+		return nil, err
+	}
+	r, err := debkernel.Find(&debkernel.Options{Cache: d.cfg.KernelDir})
+	if err != nil {
+		return nil, err
+	}
+	d.image, err = makeBootImage(ctx, filepath.Join(d.cfg.StateDir, "vm-boot"), r, d.cfg.InitBinary)
+	if err != nil {
+		return nil, fmt.Errorf("make the machines' initial file system: %w", err)
+	}
+	return d.image, nil
+}
+
+func (d *Driver) dir(id sandbox.ID) string { return filepath.Join(d.root, string(id)) }
+
+func (d *Driver) nextEpoch() uint64 { return d.epoch.Add(1) }
+
+// Name returns sandbox.BackendMicroVM.
+func (d *Driver) Name() sandbox.BackendName { return sandbox.BackendMicroVM }
+
+// Capabilities of machines.
+func (d *Driver) Capabilities() sandbox.Capabilities {
+	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Real: true}
+}
+
+// Warm is 0: every machine boots.
+func (d *Driver) Warm() int { return 0 }
+
+// SetObserver makes f hear how long each stage of a creation took. Call it before the first Create.
+func (d *Driver) SetObserver(f func(stage string, d time.Duration)) { d.observer = f }
+
+func (d *Driver) observe(stage string, since time.Time) {
+	if d.observer != nil {
+		d.observer("microvm_"+stage, time.Since(since))
+	}
+}
+
+// Recover finds a machine that an earlier process made.
+func (d *Driver) Recover(ctx context.Context, id sandbox.ID, handle []byte) (sandbox.Instance, error) {
+	if string(handle) != string(id) {
+		return nil, fmt.Errorf("recover %s: %w: not its handle", id, sandbox.ErrInvalid)
+	}
+	d.mu.Lock()
+	have := d.instances[id]
+	d.mu.Unlock()
+	if have != nil { // the edge was started again, the driver was not
+		return have, nil
+	}
+	r, err := d.load(id)
+	if err != nil {
+		return nil, err
+	}
+	p, err := r.process()
+	if err != nil {
+		return nil, err
+	}
+	i := d.newInstance(r, p)
+	if err := i.attach(ctx); err != nil {
+		i.forget()
+		return nil, fmt.Errorf("recover %s: %w: %w", id, sandbox.ErrUnavailable, err)
+	}
+	return i, nil
+}
+
+// Sweep removes every part of machines that are not to be kept, found by their directories and control groups.
+func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]string, error) {
+	seen := map[string]bool{}
+	dirs, err := os.ReadDir(d.root)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range dirs {
+		seen[e.Name()] = e.IsDir()
+	}
+	groups, err := d.tree.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		seen[g] = true
+	}
+	var out []string
+	var errs []error
+	for name, is := range seen {
+		id, err := sandbox.ParseID(name)
+		if !is || err != nil || id.Edge() != d.cfg.Edge || keep(id) {
+			continue
+		}
+		d.mu.Lock()
+		inst, making := d.instances[id], d.making[id]
+		d.mu.Unlock()
+		if making {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return out, err
+		}
+		if inst != nil {
+			err = inst.Destroy(ctx)
+		} else {
+			err = d.remove(id)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("sweep %s: %w", id, err))
+			continue
+		}
+		out = append(out, name)
+	}
+	return out, errors.Join(errs...)
+}
+
+// endTimeout bounds how long a killed QEMU may take to go.
+const endTimeout = 30 * time.Second
+
+// remove removes all parts of an id, whoever made them.
+func (d *Driver) remove(id sandbox.ID) error {
+	g := d.tree.Sandbox(string(id))
+	if err := g.Kill(); err != nil {
+		return err
+	}
+	if err := g.WaitEmpty(endTimeout); err != nil {
+		return err
+	}
+	if err := g.Remove(); err != nil {
+		return err
+	}
+	return os.RemoveAll(d.dir(id))
+}
+
+// Close lets go of everything; machines go on.
+func (d *Driver) Close(context.Context) error {
+	d.mu.Lock()
+	var all []*instance
+	for _, i := range d.instances {
+		all = append(all, i)
+	}
+	d.mu.Unlock()
+	for _, i := range all {
+		i.forget()
+	}
+	d.watch.Close()
+	_ = d.tree.Close() // succeeds when no machine is left; else its groups are needed
+	return nil
+}
+
+// Process opens a machine's QEMU, for tests that end it. Error: sandbox.ErrNotFound.
+func (d *Driver) Process(id sandbox.ID) (*os.File, error) {
+	r, err := d.load(id)
+	if err != nil {
+		return nil, err
+	}
+	return r.process()
+}

@@ -1,0 +1,149 @@
+package microvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/opendsec/dsec/backend/microvm/qmp"
+	"github.com/opendsec/dsec/guest/machine"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// maxEvidence bounds what a failure tells of a console, bytes.
+const maxEvidence = 4 << 10
+
+// consoleWait bounds how long QEMU may take to hand out the console.
+const consoleWait = 2 * time.Second
+
+// panicLine is how the kernel begins its last message.
+const panicLine = "Kernel panic - not syncing"
+
+// heard is called with each of the monitor's events.
+func (i *instance) heard(e qmp.Event) {
+	if e.Name == "SHUTDOWN" {
+		go i.stopped(context.Background()) // it asks the monitor, whose reader this is
+	}
+}
+
+// status is QEMU's word for what the machine does.
+func (i *instance) status(ctx context.Context) (string, error) {
+	var s struct {
+		Status string `json:"status"`
+	}
+	err := i.query(ctx, "query-status", nil, &s)
+	return s.Status, err
+}
+
+// over tells whether a machine of this status has ended.
+func over(status string) bool {
+	switch status {
+	case "shutdown", "guest-panicked", "internal-error", "io-error":
+		return true
+	}
+	return false
+}
+
+// stopped is called when the machine, not QEMU, has ended.
+func (i *instance) stopped(ctx context.Context) {
+	tail := i.console(ctx)
+	var f *sandbox.Failure
+	switch at := strings.LastIndex(tail, panicLine); {
+	case at >= 0:
+		line, _, _ := strings.Cut(tail[at:], "\n")
+		f = sandbox.NewFailure(sandbox.KindGuestPanicked, "the kernel of the sandbox's machine panicked: %.200s", strings.TrimSpace(line))
+	case strings.Contains(tail, machine.Ended):
+		f = sandbox.NewFailure(sandbox.KindInitKilled, "dsec-init of the sandbox ended; its machine ended with it")
+	default:
+		f = sandbox.NewFailure(sandbox.KindInitKilled, "the sandbox's machine switched itself off")
+	}
+	f.Evidence = lastBytes(tail, maxEvidence)
+	i.finish(f)
+}
+
+// exited is called when QEMU has ended.
+func (i *instance) exited() {
+	f := sandbox.NewFailure(sandbox.KindVMMCrashed, "QEMU of the sandbox's machine ended")
+	if n, err := i.groups.OOMKills(); err == nil && n > 0 {
+		f.Message += ": it was killed for its memory"
+	}
+	f.Evidence = i.said()
+	i.finish(f)
+}
+
+// finish marks the end; the first reason stays. After Destroy there is none.
+func (i *instance) finish(f *sandbox.Failure) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.ended {
+		return
+	}
+	i.ended = true
+	if !i.destroyed {
+		i.end = f
+	}
+	close(i.done)
+}
+
+// console is what the machine's console said last; it can be asked for once.
+func (i *instance) console(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, consoleWait)
+	defer cancel()
+	var tail string
+	if err := i.query(ctx, "ringbuf-read", map[string]any{"device": "console", "size": consoleSize}, &tail); err != nil {
+		return ""
+	}
+	return strings.ReplaceAll(tail, "\r", "")
+}
+
+// said is what QEMU itself said last.
+func (i *instance) said() string {
+	f, err := os.Open(filepath.Join(i.d.dir(i.id), logName))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	b := make([]byte, maxEvidence)
+	st, err := f.Stat()
+	if err != nil {
+		return ""
+	}
+	n, _ := f.ReadAt(b, max(0, st.Size()-maxEvidence))
+	return strings.ToValidUTF8(strings.TrimSpace(string(b[:n])), "?")
+}
+
+// bootFailure makes the error of a machine that did not come up one that says what its console did.
+func (i *instance) bootFailure(err error) error {
+	var f *sandbox.Failure
+	if errors.As(err, &f) || errors.Is(err, sandbox.ErrInvalid) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	i.mu.Lock()
+	ended := i.end
+	i.mu.Unlock()
+	f = sandbox.NewFailure(sandbox.KindBootFailed, "the machine did not boot: %v", err)
+	switch {
+	case ended != nil:
+		f.Message, f.Evidence = fmt.Sprintf("the machine did not boot: %s", ended.Message), ended.Evidence
+	default:
+		if errors.Is(err, context.DeadlineExceeded) {
+			f.Message = fmt.Sprintf("the machine did not answer within %v", i.d.cfg.BootTimeout)
+		}
+		f.Evidence = lastBytes(i.console(context.Background()), maxEvidence)
+		if f.Evidence == "" {
+			f.Evidence = i.said()
+		}
+	}
+	return f
+}
+
+func lastBytes(s string, n int) string {
+	if len(s) > n {
+		s = s[len(s)-n:]
+	}
+	return strings.ToValidUTF8(strings.TrimSpace(s), "?")
+}

@@ -1,0 +1,325 @@
+package microvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/opendsec/dsec/backend/container/cgroup"
+	"github.com/opendsec/dsec/backend/microvm/qmp"
+	"github.com/opendsec/dsec/guest/aether"
+	"github.com/opendsec/dsec/guest/machine/control"
+	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// askTimeout bounds what a running machine is asked, where the caller has no sooner deadline.
+const askTimeout = 20 * time.Second
+
+// instance is one machine; it implements sandbox.Instance.
+type instance struct {
+	d      *Driver
+	id     sandbox.ID
+	disk   int64 // bytes
+	groups *cgroup.Sandbox
+	done   chan struct{}
+
+	connecting sync.Mutex // of Connect: the channel has one user at a time
+
+	mu        sync.Mutex
+	pidfd     *os.File
+	monitor   *qmp.Conn
+	ctl       *controlConn
+	channel   *channelConn // the last that was opened
+	first     *aether.Conn // Create's connection, until Connect takes it
+	end       *sandbox.Failure
+	ended     bool
+	destroyed bool
+}
+
+// newInstance makes an instance of a QEMU that runs; from here on its end is the instance's.
+func (d *Driver) newInstance(r *record, pidfd *os.File) *instance {
+	i := &instance{d: d, id: r.ID, disk: r.Disk, groups: d.tree.Sandbox(string(r.ID)), done: make(chan struct{}), pidfd: pidfd}
+	d.mu.Lock()
+	d.instances[i.id] = i
+	d.mu.Unlock()
+	if err := d.watch.Add(pidfd, func() { go i.exited() }); err != nil {
+		d.log.Error("cannot watch a machine", "err", err)
+		go i.exited()
+	}
+	return i
+}
+
+// attach connects to the monitor and to the machine's first program. A machine that has ended already is found out.
+func (i *instance) attach(ctx context.Context) error {
+	dir := i.d.dir(i.id)
+	nc, err := awaitSocket(ctx, dir, monitorName, i.done)
+	if err != nil {
+		return err
+	}
+	m, err := qmp.Open(ctx, nc, i.heard)
+	if err != nil {
+		return err
+	}
+	i.mu.Lock()
+	i.monitor = m
+	i.mu.Unlock()
+	if nc, err = awaitSocket(ctx, dir, controlName, i.done); err != nil {
+		return err
+	}
+	ctl := newControlConn(nc, i.channelClosed)
+	i.mu.Lock()
+	i.ctl = ctl
+	i.mu.Unlock()
+	status, err := i.status(ctx)
+	if err == nil && over(status) {
+		i.stopped(ctx)
+	}
+	return err
+}
+
+// forget lets go of the machine, which goes on.
+func (i *instance) forget() {
+	i.mu.Lock()
+	p, m, ctl, first := i.pidfd, i.monitor, i.ctl, i.first
+	i.pidfd, i.monitor, i.ctl, i.first = nil, nil, nil, nil
+	i.mu.Unlock()
+	i.d.mu.Lock()
+	if i.d.instances[i.id] == i {
+		delete(i.d.instances, i.id)
+	}
+	i.d.mu.Unlock()
+	if first != nil {
+		first.Close()
+	}
+	if m != nil {
+		m.Close()
+	}
+	if ctl != nil {
+		ctl.close()
+	}
+	if p != nil {
+		i.d.watch.Remove(p)
+		p.Close()
+	}
+}
+
+// ID returns the sandbox's id.
+func (i *instance) ID() sandbox.ID { return i.id }
+
+// Handle returns the id: the record in the machine's directory holds the rest.
+func (i *instance) Handle() []byte { return []byte(i.id) }
+
+// control is the connection to the machine's first program.
+func (i *instance) control() (*controlConn, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.ctl == nil || i.ended {
+		return nil, fmt.Errorf("machine %s: %w: it has ended", i.id, sandbox.ErrUnavailable)
+	}
+	return i.ctl, nil
+}
+
+// Connect returns a connection to dsec-init. A machine that stands still is let go on for it; its commands stay frozen.
+func (i *instance) Connect(ctx context.Context) (*aether.Conn, error) {
+	i.mu.Lock()
+	c := i.first
+	i.first = nil
+	i.mu.Unlock()
+	if c != nil {
+		return c, nil
+	}
+	if status, err := i.status(ctx); err == nil && status == "paused" {
+		if err := i.run(ctx, "cont"); err != nil {
+			return nil, err
+		}
+	}
+	return i.connect(ctx)
+}
+
+func (i *instance) connect(ctx context.Context) (*aether.Conn, error) {
+	i.connecting.Lock()
+	defer i.connecting.Unlock()
+	ctl, err := i.control()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := i.until(ctx)
+	defer cancel()
+	i.mu.Lock()
+	old := i.channel
+	i.channel = nil
+	i.mu.Unlock()
+	if old != nil {
+		old.Close() // QEMU serves one at a time
+	}
+	nc, err := openChannel(ctx, i.d.dir(i.id), ctl)
+	if err != nil {
+		return nil, fmt.Errorf("channel of %s: %w: %w", i.id, sandbox.ErrUnavailable, err)
+	}
+	i.mu.Lock()
+	i.channel = nc
+	i.mu.Unlock()
+	c, err := aether.Open(ctx, nc, i.d.nextEpoch())
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("channel of %s: %w", i.id, err)
+	}
+	return c, nil
+}
+
+// until is ctx, over when the machine is.
+func (i *instance) until(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := make(chan struct{})
+	go func() {
+		select {
+		case <-i.done:
+			cancel(fmt.Errorf("machine %s has ended: %w", i.id, sandbox.ErrUnavailable))
+		case <-stop:
+		}
+	}()
+	return ctx, sync.OnceFunc(func() { close(stop); cancel(nil) })
+}
+
+// channelClosed is called when dsec-init has closed a connection.
+func (i *instance) channelClosed(token []byte) {
+	i.mu.Lock()
+	c := i.channel
+	i.mu.Unlock()
+	if c != nil && string(c.token) == string(token) {
+		c.Close()
+	}
+}
+
+// Done is closed when the machine has ended.
+func (i *instance) Done() <-chan struct{} { return i.done }
+
+// End tells why it ended by itself.
+func (i *instance) End() *sandbox.Failure {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.end
+}
+
+// ask is a request to the machine's first program, with a deadline.
+func (i *instance) ask(ctx context.Context, q *control.Request) (*control.Reply, error) {
+	ctl, err := i.control()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return ctl.call(ctx, q)
+}
+
+// Pause stops the commands, so that whoever connects finds them stopped, and then the machine. On failure it is as
+// before.
+func (i *instance) Pause(ctx context.Context) error {
+	if _, err := i.ask(ctx, &control.Request{Op: control.OpFreeze}); err != nil {
+		_, _ = i.ask(context.WithoutCancel(ctx), &control.Request{Op: control.OpThaw})
+		return fmt.Errorf("pause %s: %w", i.id, err)
+	}
+	if err := i.run(ctx, "stop"); err != nil {
+		_, _ = i.ask(context.WithoutCancel(ctx), &control.Request{Op: control.OpThaw})
+		return fmt.Errorf("pause %s: %w", i.id, err)
+	}
+	return nil
+}
+
+// Resume lets them go on, at the time that it is by now.
+func (i *instance) Resume(ctx context.Context) error {
+	if err := i.run(ctx, "cont"); err != nil {
+		return fmt.Errorf("resume %s: %w", i.id, err)
+	}
+	if _, err := i.ask(ctx, &control.Request{Op: control.OpThaw, Time: time.Now().UnixNano()}); err != nil {
+		return fmt.Errorf("resume %s: %w", i.id, err)
+	}
+	return nil
+}
+
+// Stats reads what the kernel accounts of QEMU: all that the machine costs.
+func (i *instance) Stats(context.Context) (sandbox.Stats, error) {
+	st, err := i.groups.Stats()
+	if err != nil {
+		return st, fmt.Errorf("statistics of %s: %w", i.id, err)
+	}
+	fi, err := os.Stat(filepath.Join(i.d.dir(i.id), diskName))
+	if err != nil {
+		return st, fmt.Errorf("disk usage of %s: %w", i.id, err)
+	}
+	st.DiskLimitBytes = i.disk
+	if s, ok := fi.Sys().(*syscall.Stat_t); ok {
+		st.DiskBytes = s.Blocks * 512
+	}
+	return st, nil
+}
+
+// fullDisk is how much room counts as none, bytes: less than ext4 gives to a file at once.
+const fullDisk = 64 << 10
+
+// DiskFull asks the machine; that the node's disk is full QEMU would say as an error of the guest's.
+func (i *instance) DiskFull(ctx context.Context) (own, shared bool, err error) {
+	r, err := i.ask(ctx, &control.Request{Op: control.OpDisk})
+	if err != nil {
+		return false, false, err
+	}
+	return r.Free < fullDisk, false, nil
+}
+
+// Destroy ends the machine and removes its parts.
+func (i *instance) Destroy(context.Context) error {
+	i.mu.Lock()
+	if i.destroyed {
+		i.mu.Unlock()
+		return nil
+	}
+	i.destroyed = true
+	p := i.pidfd
+	i.mu.Unlock()
+	if p != nil {
+		_ = linux.SignalPID(p, int(syscall.SIGKILL))
+	}
+	if err := i.d.remove(i.id); err != nil {
+		i.mu.Lock()
+		i.destroyed = false // may be tried again
+		i.mu.Unlock()
+		return fmt.Errorf("remove machine %s: %w", i.id, err)
+	}
+	i.finish(nil)
+	i.forget()
+	return nil
+}
+
+// run runs a monitor command without arguments.
+func (i *instance) run(ctx context.Context, command string) error {
+	i.mu.Lock()
+	m := i.monitor
+	i.mu.Unlock()
+	if m == nil {
+		return fmt.Errorf("machine %s: %w: it has ended", i.id, sandbox.ErrUnavailable)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return m.Do(ctx, command, nil, nil)
+}
+
+var errNoMonitor = errors.New("no connection to the monitor")
+
+// query runs a monitor command and reads its result.
+func (i *instance) query(ctx context.Context, command string, args, out any) error {
+	i.mu.Lock()
+	m := i.monitor
+	i.mu.Unlock()
+	if m == nil {
+		return errNoMonitor
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return m.Do(ctx, command, args, out)
+}

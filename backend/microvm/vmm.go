@@ -1,0 +1,144 @@
+package microvm
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/opendsec/dsec/guest/machine/control"
+)
+
+// Sizes, bytes.
+const (
+	guestOverhead = 96 << 20  // of a machine's memory, for its kernel and dsec-init: commands have all that they asked for
+	vmmOverhead   = 192 << 20 // of QEMU itself, translated code included
+	consoleSize   = 64 << 10  // of the console that is kept
+)
+
+// maxDisks is how many disks fit beside the port on the machine's 24 transports.
+const maxDisks = 23
+
+// Names of a machine's sockets, relative to its directory, where QEMU runs.
+const (
+	monitorName = "qmp"
+	controlName = "control"
+	channelName = "channel"
+	diskName    = "disk.raw"
+	logName     = "log"
+)
+
+// serials of disks.
+func metaSerial(i int) string { return "m" + strconv.Itoa(i) }
+func dataSerial(i int) string { return "d" + strconv.Itoa(i) }
+
+const diskSerial = "disk"
+
+// hardware is what QEMU is started with: a plain value.
+type hardware struct {
+	boot   bootImage
+	kvm    bool
+	tscKHz int // of the host; 0 = unknown
+	cpus   int
+	memory int64 // bytes
+	layers []layerFiles
+}
+
+// layerFiles are one layer's two files; data may be "".
+type layerFiles struct{ meta, data string }
+
+// disks is how many there are.
+func (m *hardware) disks() int {
+	n := 1
+	for _, l := range m.layers {
+		if n++; l.data != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// args are QEMU's arguments.
+func (m *hardware) args() []string {
+	// One thread for all processors when emulated: with one each, QEMU 7.2 can run an instruction while another processor
+	// replaces it. 64 MiB of translated code is where a first command stops to translate again.
+	accel := "tcg,thread=single,tb-size=64"
+	if m.kvm {
+		accel = "kvm"
+	}
+	a := []string{
+		"-M", "microvm,rtc=on", "-global", "virtio-mmio.force-legacy=false", "-accel", accel, "-cpu", "max",
+		"-smp", strconv.Itoa(m.cpus), "-m", strconv.FormatInt(m.memory>>20, 10) + "M",
+		"-nodefaults", "-no-user-config", "-display", "none",
+		// A machine that ends stays, stopped, until it was asked why.
+		"-no-reboot", "-no-shutdown",
+		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
+		"-chardev", "ringbuf,id=console,size=" + strconv.Itoa(consoleSize), "-serial", "chardev:console",
+		"-chardev", "socket,id=qmp,server=on,wait=off,path=" + monitorName, "-mon", "chardev=qmp,mode=control",
+		"-chardev", "socket,id=control,server=on,wait=off,path=" + controlName,
+		"-chardev", "socket,id=channel,server=on,wait=off,path=" + channelName,
+		"-device", "virtio-serial-device,max_ports=3",
+		"-device", "virtserialport,chardev=control,name=" + control.PortName,
+		"-device", "virtserialport,chardev=channel,name=" + control.Channel,
+		"-kernel", m.boot.kernel, "-initrd", m.boot.initrd, "-append", m.commandLine(),
+	}
+	disk := func(serial, path string, writable bool) {
+		a = append(a, "-blockdev", blockdev(serial, path, writable), "-device", "virtio-blk-device,drive="+serial+",serial="+serial)
+	}
+	for i, l := range m.layers {
+		disk(metaSerial(i), l.meta, false)
+		if l.data != "" {
+			disk(dataSerial(i), l.data, false)
+		}
+	}
+	disk(diskSerial, diskName, true)
+	return a
+}
+
+// blockdev describes a file as a disk, in JSON, in which no name needs care.
+func blockdev(name, path string, writable bool) string {
+	file := map[string]any{"driver": "file", "filename": path, "locking": "off"}
+	v := map[string]any{"driver": "raw", "node-name": name, "read-only": !writable, "file": file}
+	if writable {
+		// What a machine writes does not outlive the node: nothing is to be synced.
+		file["cache"] = map[string]any{"direct": false, "no-flush": true}
+		v["cache"] = file["cache"]
+		file["discard"], v["discard"] = "unmap", "unmap"
+	} else {
+		file["read-only"] = true
+	}
+	b, _ := json.Marshal(v) // strings and bools
+	return string(b)
+}
+
+func (m *hardware) commandLine() string {
+	s := "console=ttyS0 reboot=t panic=-1 quiet loglevel=4 tsc=reliable no_timer_check 8250.nr_uarts=1 random.trust_cpu=on rdinit=/init"
+	if m.tscKHz > 0 && !m.kvm {
+		// Else the kernel looks for a timer to calibrate by that such a machine has not.
+		s += " tsc_early_khz=" + strconv.Itoa(m.tscKHz)
+	}
+	return s + " -- machine"
+}
+
+// tscKHz reads the speed of the host's clock; 0 = unknown.
+func tscKHz() int {
+	b, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		if k, v, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(k) == "cpu MHz" {
+			mhz, err := strconv.ParseFloat(strings.TrimSpace(v), 64)
+			if err == nil && mhz > 0 && mhz < 1e5 {
+				return int(mhz * 1000)
+			}
+		}
+	}
+	return 0
+}
+
+// String tells its size, for logs.
+func (m *hardware) String() string {
+	return fmt.Sprintf("%d processors, %d MiB, %d disks, kernel %s", m.cpus, m.memory>>20, m.disks(), m.boot.version)
+}

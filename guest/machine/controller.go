@@ -1,0 +1,110 @@
+package machine
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"io"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/opendsec/dsec/guest/machine/control"
+)
+
+// controller answers the node.
+type controller struct {
+	port   *port
+	bridge *bridge
+
+	mu       sync.Mutex // one writer
+	prepared bool
+}
+
+var errNoGroup = errors.New("no such control group")
+
+// invalid is an error that the environment is to blame for.
+type invalid struct{ error }
+
+// serve answers requests for ever, one after the other.
+func (c *controller) serve() {
+	c.send(&control.Reply{Event: control.EventReady})
+	r := bufio.NewReaderSize(c.port, control.MaxLine)
+	for {
+		line, err := r.ReadSlice('\n')
+		if err == bufio.ErrBufferFull {
+			continue // its end is no request either
+		}
+		if err != nil {
+			return
+		}
+		var q control.Request
+		if len(line) <= 1 || json.Unmarshal(line, &q) != nil {
+			continue // a predecessor's beginning
+		}
+		reply := &control.Reply{N: q.N}
+		if err := c.answer(&q, reply); err != nil {
+			reply.Error = err.Error()
+			var in invalid
+			if errors.As(err, &in) {
+				reply.Kind = control.KindInvalid
+			} else if errors.Is(err, errNoGroup) {
+				reply.Kind = control.KindNotFound
+			}
+		}
+		c.send(reply)
+	}
+}
+
+func (c *controller) answer(q *control.Request, reply *control.Reply) (err error) {
+	g := &c.bridge.groups
+	switch q.Op {
+	case control.OpSync:
+		if len(q.Token) != control.TokenSize {
+			return errors.New("bad token")
+		}
+		return c.bridge.sync(q.Token)
+	case control.OpPrepare:
+		if q.Prepare == nil || c.prepared {
+			return errors.New("prepared already")
+		}
+		c.prepared = true
+		root, err := prepare(q.Prepare, g)
+		if err == nil {
+			c.bridge.setRoot(root)
+		}
+		return err
+	case control.OpFreeze:
+		return g.freeze(true)
+	case control.OpThaw:
+		return errors.Join(setClock(q.Time), g.freeze(false))
+	case control.OpDisk:
+		var st unix.Statfs_t
+		err := unix.Statfs("/disk", &st)
+		reply.Free = int64(st.Bavail) * st.Bsize
+		return err
+	case control.OpGroup:
+		reply.Group, err = g.look(q.Group)
+		return err
+	case control.OpKill:
+		return g.signal(q.Group, q.Signal)
+	case control.OpRemove:
+		return g.remove(q.Group)
+	}
+	return errors.New("unknown request")
+}
+
+func (c *controller) connectionClosed(token []byte) {
+	c.send(&control.Reply{Event: control.EventClosed, Token: token})
+}
+
+func (c *controller) send(r *control.Reply) {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// The empty line ends what a write that was cut off had begun.
+	_, _ = io.WriteString(c.port, "\n"+string(b)+"\n")
+}

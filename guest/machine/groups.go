@@ -1,0 +1,154 @@
+package machine
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/opendsec/dsec/guest/machine/control"
+)
+
+// freezeWait bounds a freeze.
+const freezeWait = 10 * time.Second
+
+// SessionGroup is what the control group of a session is called.
+func SessionGroup(id string) string { return "session-" + id }
+
+// groups makes the control groups of commands, below work.
+type groups struct {
+	mu sync.Mutex
+}
+
+// path of a command's group; "" for a name that cannot be one.
+func (*groups) path(name string) string {
+	if name == "" || len(name) > 200 || strings.ContainsAny(name, "/\x00\n") || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "cgroup.") {
+		return ""
+	}
+	return filepath.Join(workGroup, name)
+}
+
+// make makes a group and opens what dsec-init wants of it; nothing where that fails: the command then runs with the
+// sandbox's limits alone.
+func (g *groups) make(name string) []*os.File {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	dir := g.path(name)
+	if dir == "" {
+		return nil
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
+		return nil
+	}
+	procs, err := os.OpenFile(dir+"/cgroup.procs", os.O_WRONLY, 0)
+	if err != nil {
+		return nil
+	}
+	kill, err := os.OpenFile(dir+"/cgroup.kill", os.O_WRONLY, 0)
+	if err != nil {
+		procs.Close()
+		return nil
+	}
+	return []*os.File{procs, kill}
+}
+
+// look reads what is known of a group.
+func (g *groups) look(name string) (*control.Group, error) {
+	dir := g.path(name)
+	events, err := os.ReadFile(dir + "/cgroup.events")
+	if dir == "" || err != nil {
+		return nil, errNoGroup
+	}
+	out := &control.Group{Empty: bytes.Contains(events, []byte("populated 0"))}
+	memory, _ := os.ReadFile(dir + "/memory.events.local")
+	for line := range strings.Lines(string(memory)) {
+		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
+			out.OOMKills, _ = strconv.ParseInt(n, 10, 64)
+		}
+	}
+	return out, nil
+}
+
+// signal signals all processes of a group; 9 by the kernel at once, so that none escapes by forking.
+func (g *groups) signal(name string, sig int) error {
+	dir := g.path(name)
+	if dir == "" {
+		return errNoGroup
+	}
+	if sig == 9 {
+		if err := os.WriteFile(dir+"/cgroup.kill", []byte("1"), 0); err != nil {
+			return errNoGroup
+		}
+		return nil
+	}
+	pids, err := os.ReadFile(dir + "/cgroup.procs")
+	if err != nil {
+		return errNoGroup
+	}
+	for _, p := range strings.Fields(string(pids)) {
+		if pid, err := strconv.Atoi(p); err == nil && pid > 0 {
+			_ = unix.Kill(pid, unix.Signal(sig)) // gone: fine
+		}
+	}
+	return nil
+}
+
+// remove kills what is left and removes the group.
+func (g *groups) remove(name string) error {
+	if err := g.signal(name, 9); err != nil {
+		return nil // gone
+	}
+	dir := g.path(name)
+	return await("end of group "+name, func() bool {
+		err := unix.Rmdir(dir)
+		return err == nil || err == unix.ENOENT
+	})
+}
+
+// freeze stops all commands, or lets them go on.
+func (g *groups) freeze(on bool) error {
+	value, want := "0", "frozen 0"
+	if on {
+		value, want = "1", "frozen 1"
+	}
+	if err := os.WriteFile(workGroup+"/cgroup.freeze", []byte(value), 0); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(freezeWait); ; time.Sleep(time.Millisecond) {
+		b, err := os.ReadFile(workGroup + "/cgroup.events")
+		if err != nil {
+			return err
+		}
+		if bytes.Contains(b, []byte(want)) {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("processes do not stop")
+		}
+	}
+}
+
+// limit bounds all commands together, and divides their group once dsec-init has left it.
+func (g *groups) limit(memory, pids int64) error {
+	err := await("dsec-init in its group", func() bool {
+		b, err := os.ReadFile(workGroup + "/cgroup.procs")
+		return err == nil && len(b) == 0
+	})
+	if err != nil {
+		return err
+	}
+	for _, kv := range [][2]string{
+		{"memory.max", strconv.FormatInt(memory, 10)}, {"pids.max", strconv.FormatInt(pids, 10)}, {"cgroup.subtree_control", "+memory"},
+	} {
+		if err := os.WriteFile(workGroup+"/"+kv[0], []byte(kv[1]), 0); err != nil {
+			return fmt.Errorf("limit: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,195 @@
+package machine
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/opendsec/dsec/guest/machine/control"
+)
+
+// prepare makes the root of the sandbox, as a detached mount.
+func prepare(p *control.Prepare, g *groups) (*os.File, error) {
+	if err := reseed(p.Seed); err != nil {
+		return nil, err
+	}
+	if err := setClock(p.Time); err != nil {
+		return nil, err
+	}
+	if err := g.limit(p.Memory, p.Pids); err != nil {
+		return nil, err
+	}
+	var lower []string // top first, as overlayfs wants
+	for i, l := range p.Layers {
+		dir := "/layers/" + strconv.Itoa(i)
+		if err := mountLayer(dir, l); err != nil {
+			return nil, fmt.Errorf("mount layer %d: %w", i, err)
+		}
+		lower = append([]string{strconv.Itoa(i)}, lower...)
+	}
+	disk, err := device(p.Disk)
+	if err != nil {
+		return nil, err
+	}
+	const own = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME
+	if err := unix.Mount(disk, "/disk", "ext4", own&^unix.MS_NOSUID, ""); err != nil {
+		return nil, fmt.Errorf("mount disk: %w", err)
+	}
+	if err := os.RemoveAll("/disk/lost+found"); err != nil {
+		return nil, err
+	}
+	for _, d := range []string{"/disk/upper", "/disk/work"} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	// Relative names keep the options within the kernel's page however deep the stack is.
+	if err := unix.Chdir("/layers"); err != nil {
+		return nil, err
+	}
+	opts := "lowerdir=" + strings.Join(lower, ":") + ",upperdir=/disk/upper,workdir=/disk/work," +
+		"redirect_dir=off,metacopy=off,index=off,xino=off,volatile"
+	err = unix.Mount("overlay", "/root", "overlay", unix.MS_NODEV|unix.MS_NOATIME, opts)
+	_ = unix.Chdir("/")
+	if err != nil {
+		return nil, fmt.Errorf("compose root: %w", err)
+	}
+	if err := writeEtc("/root", p.Hostname); err != nil {
+		return nil, fmt.Errorf("write /etc: %w", err)
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, "/root", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("detach root: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "root"), nil
+}
+
+func mountLayer(dir string, l control.Layer) error {
+	meta, err := device(l.Meta)
+	if err != nil {
+		return err
+	}
+	opts := ""
+	if l.Data != "" {
+		data, err := device(l.Data)
+		if err != nil {
+			return err
+		}
+		// Left out, the kernel would mount the metadata all the same and read wrong bytes.
+		opts = "device=" + data
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	if err := unix.Mount(meta, dir, "erofs", unix.MS_RDONLY|unix.MS_NODEV|unix.MS_NOATIME, opts); err != nil {
+		return invalid{err}
+	}
+	return nil
+}
+
+// device finds the disk of a serial.
+func device(serial string) (string, error) {
+	var dev string
+	err := await("disk "+serial, func() bool {
+		files, _ := filepath.Glob("/sys/block/vd*/serial")
+		for _, f := range files {
+			if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == serial {
+				dev = "/dev/" + filepath.Base(filepath.Dir(f))
+				return true
+			}
+		}
+		return false
+	})
+	return dev, err
+}
+
+// setClock sets the time of day; 0 leaves it.
+func setClock(ns int64) error {
+	if ns <= 0 {
+		return nil
+	}
+	tv := unix.NsecToTimeval(ns)
+	if err := unix.Settimeofday(&tv); err != nil {
+		return fmt.Errorf("set clock: %w", err)
+	}
+	return nil
+}
+
+// reseed mixes the node's randomness into the kernel's and makes it take effect at once: what booted the same way has
+// drawn nothing yet.
+func reseed(seed []byte) error {
+	if len(seed) == 0 {
+		return nil
+	}
+	f, err := os.OpenFile("/dev/urandom", os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	// struct rand_pool_info: bits of entropy, size, bytes
+	b := make([]byte, 8+len(seed))
+	*(*int32)(unsafe.Pointer(&b[0])) = int32(len(seed) * 8)
+	*(*int32)(unsafe.Pointer(&b[4])) = int32(len(seed))
+	copy(b[8:], seed)
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDADDENTROPY, uintptr(unsafe.Pointer(&b[0]))); e != 0 {
+		return fmt.Errorf("add randomness: %w", e)
+	}
+	if _, _, e := unix.Syscall(unix.SYS_IOCTL, f.Fd(), unix.RNDRESEEDCRNG, 0); e != 0 {
+		return fmt.Errorf("reseed: %w", e)
+	}
+	return nil
+}
+
+// etcFiles are what a sandbox has in /etc from the start.
+func etcFiles(hostname string) map[string]string {
+	return map[string]string{
+		"hosts":       "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t" + hostname + "\n",
+		"hostname":    hostname + "\n",
+		"resolv.conf": "# This sandbox has loopback only.\noptions timeout:1 attempts:1\n",
+	}
+}
+
+// writeEtc writes them. Where the layers have something else than a directory at /etc it writes nothing.
+func writeEtc(root, hostname string) error {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	if err := unix.Mkdirat(dir, "etc", 0o755); err != nil && err != unix.EEXIST {
+		return err
+	}
+	etc, err := unix.Openat2(dir, "etc", &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
+	if err == unix.ELOOP || err == unix.ENOTDIR {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(etc)
+	for name, content := range etcFiles(hostname) {
+		_ = unix.Unlinkat(etc, name, 0) // what the image has there may be a link
+		fd, err := unix.Openat(etc, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
+		if err == unix.EEXIST {
+			continue // a directory: the image's own affair
+		}
+		if err != nil {
+			return err
+		}
+		f := os.NewFile(uintptr(fd), name)
+		_, err = f.WriteString(content)
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

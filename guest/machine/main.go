@@ -1,0 +1,102 @@
+package machine
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/opendsec/dsec/guest/initd"
+	"github.com/opendsec/dsec/guest/machine/control"
+)
+
+// Said begins each line of this program on the console; Ended the one after which the machine ends.
+const (
+	Said  = "dsec-machine: "
+	Ended = Said + "dsec-init ended"
+)
+
+// socketPath is where dsec-init listens.
+const socketPath = "/run/channel"
+
+// Main is the first program of a machine and does not return.
+func Main() {
+	err := run()
+	fmt.Fprintf(os.Stderr, "%s: %v\n", Ended, err)
+	unix.Sync()
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
+	os.Exit(1) // a panic, which restarts as well
+}
+
+func run() error {
+	if os.Getpid() != 1 {
+		return fmt.Errorf("not the first process of a machine")
+	}
+	if err := mountAll(); err != nil {
+		return err
+	}
+	if err := loadModules(); err != nil {
+		return err
+	}
+	if err := makeGroups(); err != nil {
+		return err
+	}
+	ctl, err := openPort(control.PortName)
+	if err != nil {
+		return err
+	}
+	data, err := openPort(control.Channel)
+	if err != nil {
+		return err
+	}
+	cmd, err := startInit()
+	if err != nil {
+		return fmt.Errorf("start dsec-init: %w", err)
+	}
+	b := newBridge(data)
+	c := &controller{port: ctl, bridge: b}
+	b.closed = c.connectionClosed
+	go b.serve()
+	go c.serve()
+	return cmd.Wait()
+}
+
+// startInit starts dsec-init as spawners do for containers, but for a user namespace: root in a sandbox is root of its
+// machine, without the capabilities that dsec-init takes away.
+func startInit() (*exec.Cmd, error) {
+	_ = os.Remove(socketPath)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	listen := os.NewFile(uintptr(fd), "listen")
+	defer listen.Close()
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: socketPath}); err != nil {
+		return nil, err
+	}
+	if err := unix.Listen(fd, 16); err != nil {
+		return nil, err
+	}
+	leave, err := os.OpenFile(initGroup+"/cgroup.procs", os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer leave.Close()
+	work, err := os.Open(workGroup)
+	if err != nil {
+		return nil, err
+	}
+	defer work.Close()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args = []string{"dsec-init", "container", "-stage", "/tmp", "-group", "4"}
+	cmd.Env = initd.Environ()
+	cmd.Stderr = os.Stderr
+	cmd.ExtraFiles = []*os.File{listen, leave}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
+		Setsid:     true, UseCgroupFD: true, CgroupFD: int(work.Fd()),
+	}
+	return cmd, cmd.Start()
+}
