@@ -109,7 +109,11 @@ func TestStoreFault(t *testing.T) {
 	if err := n.s3.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	n.must(id, "cat /usr/bin/perl >/dev/null; perl -e 'print 1'")
+	// The kernel asks again for what failed a moment ago: such reads fail at once, for half a second.
+	eventually(t, "the same sandbox reads on", func() bool {
+		r, err := n.exec(id, "cat /usr/bin/perl >/dev/null && perl -e 'print 1'")
+		return err == nil && r.GetCommand().GetResult().GetExitCode() == 0
+	})
 }
 
 // TestNobodyServes: blobd is stopped, so that it neither serves nor is replaced. hold answers in its place: the command
