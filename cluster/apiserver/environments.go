@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
@@ -83,10 +84,29 @@ func (e environmentService) DeleteEnvironment(ctx context.Context, r *dsecv1.Del
 	if r.GetName() == "" {
 		return nil, connectError(fmt.Errorf("delete environment: %w: name is missing", sandbox.ErrInvalid))
 	}
-	gone, err := e.s.o.Catalogue.DeleteEnvironment(ctx, r.GetName())
+	gone, err := e.delete(ctx, r.GetName())
 	if err != nil {
 		return nil, connectError(err)
 	}
 	e.s.o.Log.Info("environment deleted", "name", r.GetName(), "by", keyOf(ctx).ID)
 	return &dsecv1.DeleteEnvironmentResponse{Environment: gone}, nil
+}
+
+// delete takes an environment out of the catalogue, and its network default with it; of one that is not there too.
+func (e environmentService) delete(ctx context.Context, name string) (*dsecv1.NamedEnvironment, error) {
+	rules := e.s.o.Network
+	if rules == nil {
+		return e.s.o.Catalogue.DeleteEnvironment(ctx, name)
+	}
+	revision, err := rules.Revision(ctx)
+	if err != nil {
+		return nil, err
+	}
+	gone, err := e.s.o.Catalogue.DeleteEnvironment(ctx, name)
+	if err == nil || errors.Is(err, sandbox.ErrNotFound) {
+		if ferr := rules.Forget(context.WithoutCancel(ctx), revision, "environment/"+name); ferr != nil && err == nil {
+			err = fmt.Errorf("environment %s is deleted, but its network default may be left: %w; delete it again", name, ferr)
+		}
+	}
+	return gone, err
 }

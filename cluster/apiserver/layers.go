@@ -79,7 +79,9 @@ func (l layerService) DeleteLayer(ctx context.Context, r *dsecv1.DeleteLayerRequ
 	if r.GetName() == "" {
 		return nil, connectError(fmt.Errorf("delete layer: %w: name is missing", sandbox.ErrInvalid))
 	}
-	gone, err := l.s.o.Catalogue.Delete(ctx, r.GetKind(), r.GetName(), r.GetVersion(), r.GetForce())
+	gone, err := l.s.forgetting(ctx, r.GetKind(), r.GetName(), r.GetVersion(), func() ([]*dsecv1.Layer, error) {
+		return l.s.o.Catalogue.Delete(ctx, r.GetKind(), r.GetName(), r.GetVersion(), r.GetForce())
+	})
 	if err != nil {
 		return nil, connectError(err)
 	}

@@ -2,7 +2,9 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -79,6 +81,44 @@ func (n networkDefaults) SetNetworkDefault(ctx context.Context, r *dsecv1.SetNet
 	}
 	n.s.o.Log.Info("network default", "target", target, "rules", len(policy.GetRules()), "by", keyOf(ctx).ID)
 	return resp, nil
+}
+
+// forgetting takes away the defaults of names that a deletion takes out of the catalogue: whoever gives such a name to
+// something else does not mean them. remove deletes and returns the versions that are gone; what it does not find is
+// forgotten too, so that a deletion that was cut off can be done again.
+func (s *Server) forgetting(ctx context.Context, kind dsecv1.LayerKind, name, version string, remove func() ([]*dsecv1.Layer, error)) ([]*dsecv1.Layer, error) {
+	if s.o.Network == nil {
+		return remove()
+	}
+	revision, err := s.o.Network.Revision(ctx)
+	if err != nil {
+		return nil, err
+	}
+	gone, err := remove()
+	if err != nil && !errors.Is(err, sandbox.ErrNotFound) {
+		return nil, err
+	}
+	word := strings.ToLower(strings.TrimPrefix(kind.String(), "LAYER_KIND_")) + "/"
+	var targets []string
+	for _, l := range gone {
+		targets = append(targets, word+l.GetName()+"@"+l.GetVersion())
+	}
+	if err != nil && version != "" {
+		targets = append(targets, word+name+"@"+version)
+	}
+	left, lerr := s.o.Catalogue.List(ctx, kind, name)
+	if lerr == nil && !slices.ContainsFunc(left, func(l *dsecv1.Layer) bool { return l.GetName() == name }) {
+		targets = append(targets, word+name)
+	}
+	ferr := s.o.Network.Forget(context.WithoutCancel(ctx), revision, targets...)
+	if ferr = errors.Join(lerr, ferr); ferr != nil {
+		// Gone is gone; that the default is left is told, and the same deletion again takes it away.
+		s.o.Log.Error("the network default of what was deleted is left", "of", targets, "err", ferr)
+		if err == nil {
+			err = fmt.Errorf("%s%s is deleted, but its network default may be left: %w; delete it again", word, name, ferr)
+		}
+	}
+	return gone, err
 }
 
 // exists says whether a target is in the catalogue. Errors: ErrInvalid, ErrNotFound.

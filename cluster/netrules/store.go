@@ -145,6 +145,27 @@ func (s *Store) SetDefault(ctx context.Context, target string, p *dsecv1.Network
 	return s.put(ctx, defaults+target, p)
 }
 
+// Revision is the engine's now, for Forget. Error: ErrUnavailable.
+func (s *Store) Revision(ctx context.Context) (int64, error) {
+	_, revision, err := s.read(ctx, defaults+"/")
+	return revision, err
+}
+
+// Forget removes the defaults of targets that have left the catalogue, unless they were set after a revision, when another may
+// have come by that name. Error: ErrUnavailable.
+func (s *Store) Forget(ctx context.Context, revision int64, targets ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, engine.CallTimeout)
+	defer cancel()
+	for _, target := range targets {
+		key := defaults + target
+		_, err := s.etcd.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "<", revision+1)).Then(clientv3.OpDelete(key)).Commit()
+		if err != nil {
+			return unavailable("remove", err)
+		}
+	}
+	return nil
+}
+
 func (s *Store) put(ctx context.Context, key string, p *dsecv1.NetworkPolicy) error {
 	ctx, cancel := context.WithTimeout(ctx, engine.CallTimeout)
 	defer cancel()

@@ -151,3 +151,44 @@ func TestWithoutEngine(t *testing.T) {
 		t.Errorf("without the engine: %v", err)
 	}
 }
+
+// TestForget: the defaults of what was deleted go, but for one that was set since: its name is another's by then.
+func TestForget(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "e.sock")
+	quiet := slog.New(slog.DiscardHandler)
+	e, err := engine.Start(ctx, engine.Options{Dir: filepath.Join(dir, "d"), Socket: socket, Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	etcd, err := engine.Dial("unix://" + socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	s := netrules.New(etcd, quiet)
+	set := func(target string) {
+		t.Helper()
+		if err := s.SetDefault(ctx, target, allow("pypi")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("base/a")
+	set("base/a@v1")
+	set("base/ab")
+	revision, err := s.Revision(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	set("base/a@v1") // again: what has the name now
+	if err := s.Forget(ctx, revision, "base/a", "base/a@v1", "base/none"); err != nil {
+		t.Fatal(err)
+	}
+	left, err := s.Defaults(ctx)
+	if err != nil || len(left) != 2 || left[0].GetTarget() != "base/a@v1" || left[1].GetTarget() != "base/ab" {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
