@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from dsec import (
     Conflict,
     DSecClient,
+    DSecContainerRunArgs,
     FailedPrecondition,
     InvalidArgument,
     NetworkLimits,
+    NotFound,
     Sandbox,
     SandboxEnded,
     State,
@@ -173,3 +176,63 @@ async def test_limits(sandbox: Sandbox) -> None:
         await sandbox.set_network(limits=NetworkLimits(bandwidth_bps=1))
     with pytest.raises(InvalidArgument, match="give rules, limits or both"):
         await sandbox.set_network()
+
+
+async def test_defaults(client: DSecClient, tmp_path: Path) -> None:
+    (tmp_path / "opt").mkdir()
+    (tmp_path / "opt" / "agent").write_text("agent")
+    await client.layers.upload_layer(tmp_path, "toolkit", "agent")
+    defaults = client.network_defaults
+    assert any("GitHub" in w for w in await defaults.set("toolkit/agent", ["golang", "pypi"]))
+    await defaults.set("toolkit/agent@v1", {"pypi": True, "npm": False}, limits=NetworkLimits(connections=9))
+    assert {d.target: (d.rules, d.limits.connections) for d in await defaults.list()} == {
+        "toolkit/agent": ({"golang": True, "pypi": True}, 0),
+        "toolkit/agent@v1": ({"pypi": True, "npm": False}, 9),
+    }
+    args = dataclasses.replace(ARGS, toolkits=["agent"])
+    async with await client.run_container(args, timeout=60) as s:
+        decision = await s.explain_network("pypi.org")
+        assert decision.allowed
+        assert decision.source == "environment toolkit/agent@v1"
+        assert not await s.explain_network("proxy.golang.org")
+    with pytest.raises(NotFound, match="no such toolkit"):
+        await defaults.set("toolkit/nosuch", ["pypi"])
+    with pytest.raises(InvalidArgument, match="give rules, limits or both"):
+        await defaults.set("toolkit/agent")
+    await defaults.remove("toolkit/agent@v1")
+    assert [d.target for d in await defaults.list()] == ["toolkit/agent"]
+    await client.layers.delete("toolkit", "agent")
+    assert await defaults.list() == []
+
+
+async def test_private_networks(client: DSecClient) -> None:
+    def member(name: str, network: str | None = "job1") -> DSecContainerRunArgs:
+        return dataclasses.replace(ARGS, private_network=network, network_name=name if network else None)
+
+    talk = "import socket; c = socket.create_connection(('db', 5432), 10); print(c.recv(9).decode())"
+    look = "import socket\ntry: print(socket.gethostbyname('db'))\nexcept socket.gaierror as e: print('unknown')"
+    serve = (
+        "import socket; s = socket.create_server(('', 5432)); print('ready', flush=True)\n"
+        "while True: s.accept()[0].sendall(b'postgres')"
+    )
+    async with (
+        await client.run_container(member("db"), timeout=60) as db,
+        await client.run_container(member("web"), timeout=60) as web,
+        await client.run_container(member("web", "job2"), timeout=60) as stranger,
+        await client.run_container(member("", None), timeout=60) as alone,
+    ):
+        network = (await db.info()).network
+        assert network is not None
+        assert (network.private_network, network.network_name, network.rules) == ("job1", "db", {})
+        server = await db.start(["python3", "-c", serve])
+        async for piece in server.output():
+            assert piece.data == b"ready\n"
+            break
+        assert (await web.run(["python3", "-c", talk])).stdout == b"postgres\n"
+        for other in (stranger, alone):
+            assert (await other.run(["python3", "-c", look])).stdout == b"unknown\n"
+        address = (await web.run(["python3", "-c", look])).stdout.decode().strip()
+        connect = (
+            f"import socket\ntry: socket.create_connection(({address!r}, 5432), 5)\nexcept OSError: print('closed')"
+        )
+        assert (await stranger.run(["python3", "-c", connect])).stdout == b"closed\n"

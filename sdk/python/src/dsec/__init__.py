@@ -62,6 +62,7 @@ from .failure import Blame, Failure
 from .files import Files
 from .layers import Layers
 from .network import Network, NetworkDecision, NetworkLayer, NetworkLimits, NetworkRules
+from .network_defaults import NetworkDefault
 from .ports import Forward
 from .results import CommandEnd, CommandInfo, CommandResult, Output, Stream
 from .sandbox import Sandbox
@@ -136,6 +137,7 @@ __all__ = [
     "Layers",
     "Network",
     "NetworkDecision",
+    "NetworkDefault",
     "NetworkLayer",
     "NetworkLimits",
     "NetworkRules",

@@ -29,6 +29,7 @@ from .errors import (
 )
 from .events import events
 from .layers import Layers
+from .network_defaults import NetworkDefaults
 from .sandbox import MARGIN, Sandbox
 from .transport import Transport
 from .values import Event, LayerKind, NodeInfo, SandboxInfo, State
@@ -96,6 +97,11 @@ class DSecClient:
     def environments(self) -> Environments:
         """Named environments."""
         return Environments(self._t)
+
+    @property
+    def network_defaults(self) -> NetworkDefaults:
+        """What sandboxes made of a name of the catalogue may reach."""
+        return NetworkDefaults(self._t)
 
     @property
     def layers(self) -> Layers:

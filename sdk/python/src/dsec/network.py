@@ -56,12 +56,13 @@ class NetworkLayer:
         policy = codec.message(o, "policy")
         return cls(
             source=codec.text(o, "source"),
-            rules=_rules(policy),
+            rules=rules_from_json(policy),
             limits=NetworkLimits.from_json(codec.message(policy, "limits")),
         )
 
 
-def _rules(o: Json) -> dict[str, bool]:
+def rules_from_json(o: Json) -> dict[str, bool]:
+    """The targets of a message that has rules."""
     return {codec.text(r, "target"): codec.boolean(r, "allow") for r in codec.messages(o, "rules")}
 
 
@@ -89,7 +90,7 @@ class Network:
     @classmethod
     def from_json(cls, o: Json, warnings: tuple[str, ...] = ()) -> Self:
         return cls(
-            rules=_rules(o),
+            rules=rules_from_json(o),
             generation_asked=codec.integer(o, "generationAsked"),
             generation_applied=codec.integer(o, "generationApplied"),
             limits=NetworkLimits.from_json(codec.message(o, "limits")),

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from . import client, command, environments, files, layers, ports, sandbox, session
+from . import client, command, environments, files, layers, network_defaults, ports, sandbox, session
 from .bridge import Face, Loop, ManagedFace, call, call_as, iterate, make_as
 from .errors import DSecError
 from .results import CommandEnd, Output
@@ -194,6 +194,14 @@ class Environments(Face[environments.Environments]):
     delete = call(environments.Environments.delete)
 
 
+class NetworkDefaults(Face[network_defaults.NetworkDefaults]):
+    __doc__ = network_defaults.NetworkDefaults.__doc__
+
+    set = call(network_defaults.NetworkDefaults.set)
+    remove = call(network_defaults.NetworkDefaults.remove)
+    list = call(network_defaults.NetworkDefaults.list)
+
+
 def _outcomes(loop: Loop, results: builtins.list[sandbox.Sandbox | DSecError]) -> builtins.list[Sandbox | DSecError]:
     return [r if isinstance(r, DSecError) else Sandbox(loop, r) for r in results]
 
@@ -230,6 +238,11 @@ class DSecClient(Face[client.DSecClient]):
     def environments(self) -> Environments:
         """Named environments."""
         return Environments(self._loop, self._inner.environments)
+
+    @property
+    def network_defaults(self) -> NetworkDefaults:
+        """What sandboxes made of a name of the catalogue may reach."""
+        return NetworkDefaults(self._loop, self._inner.network_defaults)
 
     @property
     def layers(self) -> Layers:
