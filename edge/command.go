@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/edge/lifecycle"
 	"github.com/opendsec/dsec/edge/record"
@@ -67,7 +69,7 @@ func (b *box) launch(ctx context.Context, spec *dsecv1.CommandSpec, operation st
 		if order := b.log.Operation(operation); order != 0 {
 			c := b.commands[order]
 			b.mu.Unlock()
-			return c, order, nil
+			return c, order, b.sameCommand(c, order, spec)
 		}
 	}
 	if err := b.reachable(); err != nil {
@@ -86,6 +88,21 @@ func (b *box) launch(ctx context.Context, spec *dsecv1.CommandSpec, operation st
 		c.session.waitTurn(c, spec)
 	}
 	return c, c.order, nil
+}
+
+// sameCommand refuses an operation id that stands for another command: its result would be taken for this one's. What is
+// not recorded (stdin, secrets, the ends of long arguments) is not compared.
+func (b *box) sameCommand(c *command, order int64, spec *dsecv1.CommandSpec) error {
+	var known *dsecv1.CommandSpec
+	if c != nil {
+		known = c.public.Spec
+	} else if p, err := b.command(order); err == nil {
+		known = p.Spec
+	}
+	if known == nil || proto.Equal(known, recorded(spec)) {
+		return nil
+	}
+	return fmt.Errorf("operation id: %w: it stands for another command (c%d) of sandbox %s; use a new id for a new command", sandbox.ErrAlreadyExists, order, b.id)
 }
 
 // admitCommand records a command. first = it need not wait for others of its session. b.mu is held.

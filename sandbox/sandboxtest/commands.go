@@ -105,6 +105,8 @@ func (s *suite) operationID(t *testing.T, b *Box) {
 		t.Errorf("again: command %s, stdout %q; first %s", again.Command.Id, again.Stdout, first.Command.Id)
 	}
 	b.WantShell("cat /tmp/op", "once\n")
+	_, err := b.N.Commands.Exec(b.Ctx, &dsecv1.ExecRequest{SandboxId: b.ID, OperationId: "op-1", Command: &dsecv1.CommandSpec{Shell: "echo another"}})
+	WantCode(t, err, connect.CodeAlreadyExists, "another command ("+first.Command.Id+")")
 	// While it runs, the same id attaches.
 	c := b.Start(&dsecv1.StartCommandRequest{OperationId: "op-2", Command: &dsecv1.CommandSpec{Argv: []string{"cat"}, KeepStdinOpen: true}})
 	defer c.Close()
@@ -113,8 +115,7 @@ func (s *suite) operationID(t *testing.T, b *Box) {
 	if got := second.Next().GetStarted().GetId(); got != id || id == "" {
 		t.Errorf("second start gave command %q, first %q", got, id)
 	}
-	_, err := b.N.Commands.SendInput(b.Ctx, &dsecv1.SendInputRequest{SandboxId: b.ID, CommandId: id, Data: []byte("in"), Close: true})
-	if err != nil {
+	if _, err = b.N.Commands.SendInput(b.Ctx, &dsecv1.SendInputRequest{SandboxId: b.ID, CommandId: id, Data: []byte("in"), Close: true}); err != nil {
 		t.Fatal(err)
 	}
 	for _, st := range []*Stream{c, second} {
