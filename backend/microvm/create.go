@@ -112,7 +112,10 @@ func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.S
 		return nil, err
 	}
 	d.observe("disk", t)
-	groups := d.tree.Sandbox(string(id))
+	groups, err := d.groups(id)
+	if err != nil {
+		return nil, err
+	}
 	if err := groups.Make(); err != nil {
 		return nil, err
 	}
@@ -126,7 +129,10 @@ func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.S
 	if err != nil {
 		return nil, err
 	}
-	i := d.newInstance(r, p)
+	i, err := d.newInstance(r, p)
+	if err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
 			err = i.bootFailure(err)
@@ -184,7 +190,10 @@ func (d *Driver) startQEMU(r *record, m *hardware) (*os.File, error) {
 		return nil, err
 	}
 	defer said.Close()
-	groups := d.tree.Sandbox(string(r.ID))
+	groups, err := d.groups(r.ID)
+	if err != nil {
+		return nil, err
+	}
 	birth, err := groups.Birth()
 	if err != nil {
 		return nil, err

@@ -28,9 +28,11 @@ type Driver struct {
 	root  string // of the machines' directories
 	boot  string // of the node
 	epoch atomic.Uint64
-	tree  *cgroup.Tree
 	watch *linux.ExitWatch
 	kvm   bool
+
+	treeMu sync.Mutex
+	tree   *cgroup.Tree // nil = not needed yet
 
 	imageMu sync.Mutex
 	image   *bootImage // nil = not made yet
@@ -59,17 +61,29 @@ func New(_ context.Context, cfg Config) (_ *Driver, err error) {
 	}
 	d.epoch.Store(uint64(linux.BootTime()/epochTick) << 32)
 	d.kvm = !cfg.NoKVM && feature.Have("KVM") == nil
-	if err := d.openTree(); err != nil {
-		return nil, err
-	}
 	d.watch, err = linux.NewExitWatch()
 	return d, err
+}
+
+// layoutPath tells where the control groups are.
+func (d *Driver) layoutPath() string { return filepath.Join(d.root, "cgroups.json") }
+
+// groups names the control groups of a machine.
+func (d *Driver) groups(id sandbox.ID) (*cgroup.Sandbox, error) {
+	d.treeMu.Lock()
+	defer d.treeMu.Unlock()
+	if d.tree == nil {
+		if err := d.openTree(); err != nil {
+			return nil, err
+		}
+	}
+	return d.tree.Sandbox(string(id)), nil
 }
 
 // openTree finds the control groups of this state directory: where an earlier process put them, or below this process's
 // own.
 func (d *Driver) openTree() error {
-	path := filepath.Join(d.root, "cgroups.json")
+	path := d.layoutPath()
 	var l cgroup.Layout
 	b, err := os.ReadFile(path)
 	if err == nil {
@@ -180,7 +194,11 @@ func (d *Driver) Recover(ctx context.Context, id sandbox.ID, handle []byte) (san
 	if err != nil {
 		return nil, err
 	}
-	i := d.newInstance(r, p)
+	i, err := d.newInstance(r, p)
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
 	if err := i.attach(ctx); err != nil {
 		i.forget()
 		return nil, fmt.Errorf("recover %s: %w: %w", id, sandbox.ErrUnavailable, err)
@@ -198,12 +216,17 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 	for _, e := range dirs {
 		seen[e.Name()] = e.IsDir()
 	}
-	groups, err := d.tree.List()
-	if err != nil {
-		return nil, err
-	}
-	for _, g := range groups {
-		seen[g] = true
+	if exists(d.layoutPath()) { // else no machine was ever made
+		if _, err := d.groups(""); err != nil {
+			return nil, err
+		}
+		groups, err := d.tree.List()
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range groups {
+			seen[g] = true
+		}
 	}
 	var out []string
 	var errs []error
@@ -240,7 +263,10 @@ const endTimeout = 30 * time.Second
 
 // remove removes all parts of an id, whoever made them.
 func (d *Driver) remove(id sandbox.ID) error {
-	g := d.tree.Sandbox(string(id))
+	g, err := d.groups(id)
+	if err != nil {
+		return err
+	}
 	if err := g.Kill(); err != nil {
 		return err
 	}
@@ -265,7 +291,12 @@ func (d *Driver) Close(context.Context) error {
 		i.forget()
 	}
 	d.watch.Close()
-	_ = d.tree.Close() // succeeds when no machine is left; else its groups are needed
+	d.treeMu.Lock()
+	defer d.treeMu.Unlock()
+	if d.tree != nil && d.tree.Close() == nil { // no machine is left; else its groups are needed
+		_ = os.Remove(d.layoutPath())
+		d.tree = nil
+	}
 	return nil
 }
 

@@ -43,8 +43,12 @@ type instance struct {
 }
 
 // newInstance makes an instance of a QEMU that runs; from here on its end is the instance's.
-func (d *Driver) newInstance(r *record, pidfd *os.File) *instance {
-	i := &instance{d: d, id: r.ID, disk: r.Disk, groups: d.tree.Sandbox(string(r.ID)), done: make(chan struct{}), pidfd: pidfd}
+func (d *Driver) newInstance(r *record, pidfd *os.File) (*instance, error) {
+	groups, err := d.groups(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	i := &instance{d: d, id: r.ID, disk: r.Disk, groups: groups, done: make(chan struct{}), pidfd: pidfd}
 	d.mu.Lock()
 	d.instances[i.id] = i
 	d.mu.Unlock()
@@ -52,7 +56,7 @@ func (d *Driver) newInstance(r *record, pidfd *os.File) *instance {
 		d.log.Error("cannot watch a machine", "err", err)
 		go i.exited()
 	}
-	return i
+	return i, nil
 }
 
 // attach connects to the monitor and to the machine's first program. A machine that has ended already is found out.

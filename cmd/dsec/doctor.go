@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/spf13/cobra"
 )
@@ -31,7 +32,7 @@ or the node of the state directory was started with (dsec up --require), counts 
 			if err != nil {
 				return &exitError{2, fmt.Errorf("--require: %w", err)}
 			}
-			all := append(feature.Probe(), cgroupMode(), pidMax(), fileMax())
+			all := append(feature.Probe(), cgroupMode(), pidMax(), fileMax(), machineKernel(), accelerator())
 			feature.Demand(all, demanded)
 			unfit := 0
 			for _, r := range all {
@@ -142,4 +143,25 @@ func sysctl(name string) (feature.Result, int64) {
 	r.Detail = strings.TrimSpace(string(b))
 	n, _ := strconv.ParseInt(r.Detail, 10, 64)
 	return r, n
+}
+
+// machineKernel tells which kernel microVMs of this machine boot.
+func machineKernel() feature.Result {
+	r := feature.Result{Name: "kernel of microVMs", Level: feature.Wanted, Since: "dsec kernel install"}
+	k, err := debkernel.Find(&debkernel.Options{Cache: kernelDir()})
+	if r.Have = err == nil; !r.Have {
+		r.Detail, r.Lost = "none in "+kernelDir(), "no microVMs"
+		return r
+	}
+	r.Detail = k.Version
+	return r
+}
+
+// accelerator tells what runs the instructions of microVMs.
+func accelerator() feature.Result {
+	r := feature.Result{Name: "accelerator of microVMs", Level: feature.Wanted, Have: feature.Have("KVM") == nil, Detail: "kvm"}
+	if !r.Have {
+		r.Detail, r.Lost = "tcg: by emulation", "microVMs run ten times slower and more"
+	}
+	return r
 }

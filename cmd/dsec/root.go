@@ -50,7 +50,7 @@ DSEC_URL and DSEC_API_KEY choose another service.`,
 	}
 	add("sandbox", newRun(), newCreate(), newExec(), newShell(), newSession(), newCp(), newPs(), newInspect(), newLogs(), newStats(),
 		newPause(), newResume(), newStop(), newRm(), newEvents(), newForward(), newFork(), newSnapshot(), newPack(), newNet(), newCall())
-	add("node", newUp(), newDown(), newStatus(), newDoctor(), newKey(), newProject(), newVersion())
+	add("node", newUp(), newDown(), newStatus(), newDoctor(), newKernel(), newKey(), newProject(), newVersion())
 	add("environment", newImage(), newLayer(), newEnv(), newRuntime())
 	root.AddCommand(newServe())
 	root.AddCommand(extraCommands()...)

@@ -94,8 +94,17 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 			return fmt.Errorf("size of the writable-layer pool: %w", err)
 		}
 	}
-	e, err := edge.New(cfg,
-		map[sandbox.BackendName]sandbox.Backend{name: backend}, log)
+	backends := map[sandbox.BackendName]sandbox.Backend{name: backend}
+	if name == sandbox.BackendContainer {
+		m, err := openMicroVM(ctx, driverConfig{edge: id, state: d, opts: opts, log: log})
+		if err != nil {
+			return err
+		}
+		if m != nil {
+			backends[m.Name()] = m
+		}
+	}
+	e, err := edge.New(cfg, backends, log)
 	if err != nil {
 		return err
 	}
@@ -103,12 +112,18 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 	defer func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), edgeClose)
 		defer cancel()
-		if err := errors.Join(e.Close(last), backend.Close(last)); err != nil {
+		err := e.Close(last)
+		for _, b := range backends {
+			err = errors.Join(err, b.Close(last))
+		}
+		if err != nil {
 			log.Warn("the edge does not end cleanly", "err", err)
 		}
 	}()
-	if o, ok := backend.(observed); ok {
-		o.SetObserver(e.Observe)
+	for _, b := range backends {
+		if o, ok := b.(observed); ok {
+			o.SetObserver(e.Observe)
+		}
 	}
 	if err := e.Recover(ctx); err != nil {
 		return fmt.Errorf("take over sandboxes: %w", err)

@@ -36,8 +36,8 @@ func general() []Feature {
 		{"RLIMIT_NOFILE of 20,000 and more", "", Wanted, "fewer sandboxes at once", nofile},
 		{"types of the kernel for eBPF (BTF)", "5.4", Later, "eBPF programs fit one kernel only", bpf},
 		{"FUSE whose server may die", "6.9", Wanted, "layers cannot be read on demand: no S3 stores", fuseResend},
-		{"KVM", "", Later, "VMs run emulated: ten times slower and more", kvm},
-		{"QEMU", "package qemu-system-x86", Later, "no VMs", tool("qemu-system-x86_64")},
+		{"KVM", "", Wanted, "VMs run emulated: ten times slower and more", kvm},
+		{"QEMU", "package qemu-system-x86", Wanted, "no VMs", tool("qemu-system-x86_64")},
 		{"TUN/TAP", "", Later, "VMs have no network", device("/dev/net/tun")},
 	}
 }

@@ -15,7 +15,7 @@ Everything is asynchronous; ``dsec.sync`` has the same classes for programs with
 """
 
 from .archive import Unpacked
-from .args import DSecContainerRunArgs, DSecRunArgs
+from .args import DSecContainerRunArgs, DSecMicroVMRunArgs, DSecRunArgs
 from .calls import (
     CaseResult,
     DSecCallLimits,
@@ -113,6 +113,7 @@ __all__ = [
     "DSecClient",
     "DSecContainerRunArgs",
     "DSecError",
+    "DSecMicroVMRunArgs",
     "DSecRunArgs",
     "DeadlineExceeded",
     "DirectoryNotEmpty",

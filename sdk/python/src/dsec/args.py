@@ -17,7 +17,7 @@ _MIB = 1 << 20
 class DSecRunArgs:
     """What every backend takes. None means the node's default; what a node does not allow is refused, with its bounds.
 
-    Use the class of a backend: DSecContainerRunArgs.
+    Use the class of a backend: DSecContainerRunArgs, DSecMicroVMRunArgs.
     """
 
     backend: ClassVar[str]
@@ -131,6 +131,19 @@ class DSecContainerRunArgs(DSecRunArgs):
     """A container: fast and dense, shares the node's kernel."""
 
     backend: ClassVar[str] = "container"
+
+    container_image: str | None = None
+    """The reference that a base was imported from, or its name: short for ``base``. Give one of the two."""
+
+    def _image(self) -> str | None:
+        return self.container_image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DSecMicroVMRunArgs(DSecRunArgs):
+    """A small virtual machine: the same environments behind a kernel of their own. It has no network yet."""
+
+    backend: ClassVar[str] = "microvm"
 
     container_image: str | None = None
     """The reference that a base was imported from, or its name: short for ``base``. Give one of the two."""

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from . import codec, config, wire_errors
 from . import snapshots as snaps
-from .args import DSecContainerRunArgs, DSecRunArgs
+from .args import DSecContainerRunArgs, DSecMicroVMRunArgs, DSecRunArgs
 from .calls import Calls, DSecFnCallArgs, DSecJudgeArgs, FnCallResult, JudgeResult, Outcome, RuntimeInfo
 from .codec import Json, without_defaults
 from .environments import Environments
@@ -192,6 +192,23 @@ class DSecClient:
         its sandboxes.
         """
         return await self._create(args, count, timeout, labels, idempotency_key)
+
+    async def run_microvm(
+        self,
+        args: DSecMicroVMRunArgs,
+        timeout: float | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Sandbox:
+        """Create a microVM and return it, ready; as run_container does.
+
+        Raises Unsupported, saying what to run, where the node has no QEMU or no kernel for it.
+        """
+        [result] = await self._create(args, 1, timeout, labels, idempotency_key)
+        if isinstance(result, DSecError):
+            raise result
+        return result
 
     async def _create(
         self,

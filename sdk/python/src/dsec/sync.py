@@ -274,6 +274,7 @@ class DSecClient(Face[client.DSecClient]):
 
     run_container = call_as(Sandbox, client.DSecClient.run_container)
     run_containers = call_as(_outcomes, client.DSecClient.run_containers)
+    run_microvm = call_as(Sandbox, client.DSecClient.run_microvm)
     sandbox = make_as(Sandbox, client.DSecClient.sandbox)
     get = call_as(Sandbox, client.DSecClient.get)
     list = iterate(client.DSecClient.list)

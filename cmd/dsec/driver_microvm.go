@@ -1,0 +1,75 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/opendsec/dsec/backend/microvm"
+	"github.com/opendsec/dsec/internal/hold"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+func init() {
+	driverOptions[sandbox.BackendContainer] = append(driverOptions[sandbox.BackendContainer], "microvm", "microvm-max", "kernel")
+}
+
+// kernelDir is where kernels of machines are kept.
+func kernelDir() string {
+	return filepath.Join(cmp.Or(os.Getenv("DSEC_CACHE"), "/var/cache/dsec"), "kernel")
+}
+
+// microvmConfig reads the options of machines: microvm (on: the node does not serve without; off; auto), microvm-max
+// (machines at once), kernel (directory of `dsec kernel install`).
+func microvmConfig(opts map[string]string) (mode string, cfg microvm.Config, err error) {
+	mode = cmp.Or(opts["microvm"], "auto")
+	if mode != "on" && mode != "off" && mode != "auto" {
+		return mode, cfg, fmt.Errorf("--opt microvm=%s: %w: want on, off or auto", mode, sandbox.ErrInvalid)
+	}
+	cfg.KernelDir = cmp.Or(opts["kernel"], kernelDir())
+	if !filepath.IsAbs(cfg.KernelDir) {
+		return mode, cfg, fmt.Errorf("--opt kernel=%s: %w: want an absolute path", cfg.KernelDir, sandbox.ErrInvalid)
+	}
+	if v := opts["microvm-max"]; v != "" {
+		if cfg.Max, err = strconv.Atoi(v); err != nil || cfg.Max < 1 {
+			return mode, cfg, fmt.Errorf("--opt microvm-max=%s: %w: want a number above 0", v, sandbox.ErrInvalid)
+		}
+	}
+	return mode, cfg, nil
+}
+
+// openMicroVM makes the driver of machines beside that of containers; nil when it is off. Nothing is started, and what
+// is missing is said to whoever asks for a machine, unless they are a condition.
+func openMicroVM(ctx context.Context, c driverConfig) (*microvm.Driver, error) {
+	mode, cfg, err := microvmConfig(c.opts)
+	if err != nil || mode == "off" {
+		return nil, err
+	}
+	store, err := readStore(c.opts, c.state)
+	if err != nil {
+		return nil, err
+	}
+	cfg.StateDir, cfg.Edge, cfg.Log = string(c.state), c.edge, c.log
+	if cfg.Layers, err = store.node(c.state, hold.NewClient(c.state.socket(holdRole)), c.log); err != nil {
+		return nil, err
+	}
+	if cfg.InitBinary = c.opts["init"]; cfg.InitBinary == "" {
+		if cfg.InitBinary, err = findInit(); err != nil {
+			return nil, err
+		}
+	}
+	d, err := microvm.New(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("start driver microvm: %w", err)
+	}
+	if mode == "on" {
+		if err := d.Ready(); err != nil {
+			_ = d.Close(ctx)
+			return nil, err
+		}
+	}
+	return d, nil
+}
