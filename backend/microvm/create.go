@@ -68,7 +68,14 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 		return nil, fmt.Errorf("create machine: %w: %d layers are %d disks, and a machine has %d: collapse some of them",
 			sandbox.ErrUnsupported, len(spec.Layers), n, maxDisks)
 	}
+	// One after the other they are sooner ready than all at once.
+	select {
+	case d.booting <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	inst, err := d.bootMachine(ctx, id, spec, m)
+	<-d.booting
 	if err != nil {
 		if rerr := d.remove(id); rerr != nil {
 			d.log.Error("parts of a failed creation are left for the next sweep", "id", id, "err", rerr)
@@ -97,7 +104,7 @@ func (d *Driver) layers(ctx context.Context, refs []sandbox.LayerRef) ([]layerFi
 
 // bootMachine makes the parts of a machine, recording it first, and claims it.
 func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, m *hardware) (_ *instance, err error) {
-	r := &record{ID: id, Boot: d.boot, Disk: spec.Limits.DiskBytes, Kernel: m.boot.version}
+	r := &record{ID: id, Boot: d.boot, Disk: spec.Limits.DiskBytes, Memory: spec.Limits.MemoryBytes, Pids: spec.Limits.Pids, Kernel: m.boot.version}
 	if err := os.Mkdir(d.dir(id), 0o700); err != nil {
 		return nil, err
 	}

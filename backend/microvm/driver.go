@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,8 @@ type Driver struct {
 	instances map[sandbox.ID]*instance // of this process, not destroyed
 	making    map[sandbox.ID]bool
 
+	booting chan struct{} // one place for each machine that boots
+
 	observer func(stage string, d time.Duration)
 }
 
@@ -52,7 +55,7 @@ const epochTick = 100 * time.Millisecond
 func New(_ context.Context, cfg Config) (_ *Driver, err error) {
 	cfg.defaults()
 	d := &Driver{cfg: cfg, log: cfg.Log, root: filepath.Join(cfg.StateDir, "run", "vm"),
-		instances: map[sandbox.ID]*instance{}, making: map[sandbox.ID]bool{}}
+		instances: map[sandbox.ID]*instance{}, making: map[sandbox.ID]bool{}, booting: make(chan struct{}, runtime.NumCPU())}
 	if err := os.MkdirAll(d.root, 0o700); err != nil {
 		return nil, err
 	}

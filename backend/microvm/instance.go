@@ -25,7 +25,7 @@ const askTimeout = 20 * time.Second
 type instance struct {
 	d      *Driver
 	id     sandbox.ID
-	disk   int64 // bytes
+	limits record
 	groups *cgroup.Sandbox
 	done   chan struct{}
 
@@ -48,7 +48,7 @@ func (d *Driver) newInstance(r *record, pidfd *os.File) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{d: d, id: r.ID, disk: r.Disk, groups: groups, done: make(chan struct{}), pidfd: pidfd}
+	i := &instance{d: d, id: r.ID, limits: *r, groups: groups, done: make(chan struct{}), pidfd: pidfd}
 	d.mu.Lock()
 	d.instances[i.id] = i
 	d.mu.Unlock()
@@ -247,8 +247,12 @@ func (i *instance) Resume(ctx context.Context) error {
 	return nil
 }
 
-// Stats reads what the kernel accounts of QEMU: all that the machine costs.
-func (i *instance) Stats(context.Context) (sandbox.Stats, error) {
+// statsTimeout bounds what statistics wait for the machine.
+const statsTimeout = 2 * time.Second
+
+// Stats are processor time and disk as the node accounts them, the whole machine's, and memory and processes as the
+// machine says of the sandbox's commands. Where it does not answer, paused for instance, memory is the whole machine's.
+func (i *instance) Stats(ctx context.Context) (sandbox.Stats, error) {
 	st, err := i.groups.Stats()
 	if err != nil {
 		return st, fmt.Errorf("statistics of %s: %w", i.id, err)
@@ -257,9 +261,18 @@ func (i *instance) Stats(context.Context) (sandbox.Stats, error) {
 	if err != nil {
 		return st, fmt.Errorf("disk usage of %s: %w", i.id, err)
 	}
-	st.DiskLimitBytes = i.disk
 	if s, ok := fi.Sys().(*syscall.Stat_t); ok {
 		st.DiskBytes = s.Blocks * 512
+	}
+	st.DiskLimitBytes, st.MemoryLimitBytes, st.PidsLimit, st.Pids = i.limits.Disk, i.limits.Memory, i.limits.Pids, 0
+	status, err := i.status(ctx)
+	if err != nil || status != "running" {
+		return st, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
+	defer cancel()
+	if r, err := i.ask(ctx, &control.Request{Op: control.OpStats}); err == nil && r.Stats != nil {
+		st.MemoryBytes, st.MemoryPeakBytes, st.Pids, st.OOMKills = r.Stats.Memory, r.Stats.MemoryPeak, r.Stats.Pids, r.Stats.OOMKills
 	}
 	return st, nil
 }

@@ -5,10 +5,14 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/backend/microvm"
+	"github.com/opendsec/dsec/edge"
 	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/internal/testkit"
@@ -53,32 +57,165 @@ func factory(t *testing.T) sandboxtest.Factory {
 		Layers:   []*dsecv1.ResolvedLayer{{Digest: string(digest), Kind: "base", Name: "debian", Version: "v1"}},
 		ImageEnv: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 		Limits:   &dsecv1.Limits{MemoryBytes: 256 << 20, CpuMillis: 2000, Pids: 400, DiskBytes: 64 << 20, ShmBytes: 16 << 20},
+		// Many at once, emulated beside other tests.
+		Config: func(c *edge.Config) { c.CreateTimeout = 10 * time.Minute },
 		KillInit: func(t testing.TB, b sandbox.Backend, id sandbox.ID) {
-			p, err := b.(*microvm.Driver).Process(id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.Close()
-			if err := linux.SignalPID(p, 9); err != nil {
+			if err := b.(*microvm.Driver).EndInit(id); err != nil {
 				t.Fatal(err)
 			}
 		},
 	}
 }
 
+func slow(t *testing.T) {
+	if os.Getenv("DSEC_TEST_SLOW") == "" {
+		t.Skip("boots more machines: DSEC_TEST_SLOW=1")
+	}
+}
+
 // TestConformance runs the suite that every backend passes. Machines take seconds each to boot where they are emulated.
 func TestConformance(t *testing.T) {
-	if os.Getenv("DSEC_TEST_SLOW") == "" {
-		t.Skip("boots many machines: DSEC_TEST_SLOW=1")
-	}
+	slow(t)
 	sandboxtest.Run(t, factory(t))
 }
 
-// TestSmoke boots one machine.
+// TestSmoke boots one machine: it outlives its edge, and its QEMU's end is told.
 func TestSmoke(t *testing.T) {
 	n := sandboxtest.Start(t, factory(t), nil)
 	b := n.Create(t, nil)
-	b.WantShell("echo hello; cat /proc/1/comm >/dev/null; exec 2>&1; uname -r | grep -o cloud", "hello\ncloud\n")
+	b.WantShell("uname -r | grep -o cloud; cat /etc/hostname", "cloud\n"+b.ID+"\n")
 	n.Restart()
-	b.WantShell("cat /etc/hostname", b.ID+"\n")
+	b.WantShell("echo still here", "still here\n")
+	st := b.Start(&dsecv1.StartCommandRequest{Command: &dsecv1.CommandSpec{Shell: "echo on; sleep 600"}})
+	st.Until("on\n")
+	p, err := n.Backend.(*microvm.Driver).Process(sandbox.ID(b.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := linux.SignalPID(p, 9); err != nil {
+		t.Fatal(err)
+	}
+	if end := b.AwaitEnd().End; end.Kind != string(sandbox.KindVMMCrashed) || end.Blame != dsecv1.Blame_BLAME_INFRA {
+		t.Errorf("after its QEMU was killed: %v", end)
+	}
+}
+
+// TestPanic: a kernel that panics is told from a QEMU that crashed, with what it said.
+func TestPanic(t *testing.T) {
+	slow(t)
+	n := sandboxtest.Start(t, factory(t), nil)
+	b := n.Create(t, nil)
+	if err := n.Backend.(*microvm.Driver).Panic(sandbox.ID(b.ID)); err != nil {
+		t.Fatal(err)
+	}
+	end := b.AwaitEnd().End
+	if end.Kind != string(sandbox.KindGuestPanicked) || end.Blame != dsecv1.Blame_BLAME_TASK || !strings.Contains(end.Evidence, "sysrq") {
+		t.Errorf("after a panic: %v", end)
+	}
+}
+
+// TestSuccessor: another driver over the same state, as after kill -9 of the edge, finds the machine and what is left
+// of others.
+func TestSuccessor(t *testing.T) {
+	slow(t)
+	f := factory(t)
+	state, node := t.TempDir(), sandbox.NewEdgeID()
+	first := f.Backend(t, node, state)
+	spec := &sandbox.Spec{Backend: sandbox.BackendMicroVM, Layers: []sandbox.LayerRef{{Digest: f.Layers[0].Digest}},
+		Limits: sandbox.Limits{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 100, DiskBytes: 16 << 20, ShmBytes: 8 << 20}}
+	var made [2]sandbox.Instance
+	for i := range made {
+		var err error
+		if made[i], err = first.Create(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	keep, drop := made[0].ID(), made[1].ID()
+	second := f.Backend(t, node, state)
+	inst, err := second.Recover(t.Context(), keep, made[0].Handle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	swept, err := second.Sweep(t.Context(), func(id sandbox.ID) bool { return id == keep })
+	if err != nil || !slices.Equal(swept, []string{string(drop)}) {
+		t.Errorf("swept %q, %v", swept, err)
+	}
+	<-made[1].Done()
+	// The predecessor's connections are still there: QEMU serves the successor when they go.
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := inst.Connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if err := inst.Destroy(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(state, "run/vm/*")); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	if _, err := second.Recover(t.Context(), keep, made[0].Handle()); !errors.Is(err, sandbox.ErrNotFound) {
+		t.Errorf("recover what is gone: %v", err)
+	}
+}
+
+// TestNoBoot: a kernel that does not come up is a failure of the platform, with what the console said; nothing is left.
+func TestNoBoot(t *testing.T) {
+	slow(t)
+	factory(t) // a kernel, or a reason to skip
+	store, digest, err := testkit.BaseLayer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := t.TempDir()
+	d, err := microvm.New(t.Context(), microvm.Config{StateDir: state, Edge: sandbox.NewEdgeID(), InitBinary: "/bin/true",
+		KernelDir: filepath.Join(testkit.Cache(), "kernel"), Layers: posix.NewNode(store)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = d.Create(t.Context(), &sandbox.Spec{Layers: []sandbox.LayerRef{{Digest: string(digest)}},
+		Limits: sandbox.Limits{MemoryBytes: 64 << 20, CPUMillis: 1000, Pids: 100, DiskBytes: 16 << 20}})
+	var fail *sandbox.Failure
+	if !errors.As(err, &fail) || fail.Kind != sandbox.KindBootFailed || !strings.Contains(fail.Evidence, "Kernel panic") {
+		t.Errorf("a kernel without a first program: %v\n%s", err, fail.Evidence)
+	}
+	if err := d.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(state, "run/vm/*")); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// TestLacks: what a node lacks is said with what to run, and what machines cannot do yet is refused.
+func TestLacks(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		cfg  microvm.Config
+		spec sandbox.Spec
+		want string
+	}{
+		{microvm.Config{QEMU: "no-such-qemu"}, sandbox.Spec{}, "install QEMU"},
+		{microvm.Config{QEMU: "true"}, sandbox.Spec{}, "dsec kernel install"},
+		{microvm.Config{}, sandbox.Spec{Snapshots: []sandbox.SnapshotID{"n"}}, "snapshots"},
+	} {
+		c.cfg.StateDir, c.cfg.Edge, c.cfg.KernelDir = dir, sandbox.NewEdgeID(), dir
+		d, err := microvm.New(t.Context(), c.cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.spec.Layers = []sandbox.LayerRef{{Digest: "x"}}
+		if _, err := d.Create(t.Context(), &c.spec); !errors.Is(err, sandbox.ErrUnsupported) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %q", c.cfg, err, c.want)
+		}
+		if err := d.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
 }

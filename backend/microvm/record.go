@@ -18,7 +18,10 @@ type record struct {
 	Boot  string     `json:"boot"` // of the node
 	PID   int        `json:"pid,omitempty"`
 	Start uint64     `json:"start,omitempty"` // clock ticks since boot: with the pid, names the process
-	Disk  int64      `json:"disk"`            // bytes
+	// Limits of the sandbox: bytes of its disk and of memory inside, processes inside.
+	Disk   int64 `json:"disk"`
+	Memory int64 `json:"memory"`
+	Pids   int64 `json:"pids"`
 	// What QEMU and kernel it runs, for people.
 	Kernel string `json:"kernel,omitempty"`
 }

@@ -16,6 +16,7 @@ import (
 // that need them: the root beside a claim, a control group beside the start of a command or a session.
 type bridge struct {
 	port   *port
+	socket string             // of dsec-init
 	closed func(token []byte) // dsec-init has closed a connection
 	groups groups
 
@@ -33,7 +34,7 @@ type link struct {
 	ended  bool          // by us; under the bridge's mu
 }
 
-func newBridge(p *port) *bridge { return &bridge{port: p} }
+func newBridge(p *port, socket string) *bridge { return &bridge{port: p, socket: socket} }
 
 // setRoot keeps the root for the claim.
 func (b *bridge) setRoot(f *os.File) {
@@ -127,7 +128,7 @@ func (b *bridge) drop(l *link) {
 
 // connect opens a connection to dsec-init for the one that began with token.
 func (b *bridge) connect(token []byte) {
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: socketPath, Net: "unix"})
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: b.socket, Net: "unix"})
 	b.mu.Lock()
 	if bytes.Equal(b.scanning, token) {
 		b.scanning = nil

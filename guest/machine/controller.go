@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +17,7 @@ import (
 type controller struct {
 	port   *port
 	bridge *bridge
+	init   *os.Process
 
 	mu       sync.Mutex // one writer
 	prepared bool
@@ -78,6 +80,13 @@ func (c *controller) answer(q *control.Request, reply *control.Reply) (err error
 		return g.freeze(true)
 	case control.OpThaw:
 		return errors.Join(setClock(q.Time), g.freeze(false))
+	case control.OpStats:
+		reply.Stats = g.stats()
+		return nil
+	case control.OpEnd:
+		return c.init.Kill()
+	case control.OpPanic:
+		return os.WriteFile("/proc/sysrq-trigger", []byte("c"), 0)
 	case control.OpDisk:
 		var st unix.Statfs_t
 		err := unix.Statfs("/disk", &st)

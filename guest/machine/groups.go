@@ -65,14 +65,28 @@ func (g *groups) look(name string) (*control.Group, error) {
 	if dir == "" || err != nil {
 		return nil, errNoGroup
 	}
-	out := &control.Group{Empty: bytes.Contains(events, []byte("populated 0"))}
-	memory, _ := os.ReadFile(dir + "/memory.events.local")
-	for line := range strings.Lines(string(memory)) {
-		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
-			out.OOMKills, _ = strconv.ParseInt(n, 10, 64)
+	return &control.Group{Empty: bytes.Contains(events, []byte("populated 0")), OOMKills: oomKills(dir)}, nil
+}
+
+// oomKills counts memory kills in a group and those below.
+func oomKills(dir string) (n int64) {
+	b, _ := os.ReadFile(dir + "/memory.events")
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
+			n, _ = strconv.ParseInt(v, 10, 64)
 		}
 	}
-	return out, nil
+	return n
+}
+
+// stats reads what all commands use; what cannot be read is 0.
+func (*groups) stats() *control.Stats {
+	number := func(name string) int64 {
+		b, _ := os.ReadFile(workGroup + "/" + name)
+		n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+		return n
+	}
+	return &control.Stats{Memory: number("memory.current"), MemoryPeak: number("memory.peak"), Pids: number("pids.current"), OOMKills: oomKills(workGroup)}
 }
 
 // signal signals all processes of a group; 9 by the kernel at once, so that none escapes by forking.

@@ -55,8 +55,8 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("start dsec-init: %w", err)
 	}
-	b := newBridge(data)
-	c := &controller{port: ctl, bridge: b}
+	b := newBridge(data, socketPath)
+	c := &controller{port: ctl, bridge: b, init: cmd.Process}
 	b.closed = c.connectionClosed
 	go b.serve()
 	go c.serve()

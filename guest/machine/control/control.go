@@ -30,6 +30,9 @@ const (
 	OpKill    = "kill"    // Group: signal all processes of a command's control group
 	OpRemove  = "remove"  // Group: kill what is left and remove the group
 	OpDisk    = "disk"    // room on the writable disk
+	OpStats   = "stats"   // what commands use
+	OpEnd     = "end"     // kill dsec-init, for tests of what follows
+	OpPanic   = "panic"   // crash the kernel, likewise
 )
 
 // Request is one line to the machine.
@@ -69,6 +72,7 @@ type Reply struct {
 	Kind  string `json:",omitempty"` // of Error: KindInvalid, KindNotFound
 	Group *Group `json:",omitempty"`
 	Free  int64  `json:",omitempty"` // bytes, of OpDisk
+	Stats *Stats `json:",omitempty"`
 }
 
 // Events.
@@ -87,4 +91,11 @@ const (
 type Group struct {
 	OOMKills int64
 	Empty    bool
+}
+
+// Stats are what all commands together use.
+type Stats struct {
+	Memory, MemoryPeak int64 // bytes
+	Pids               int64
+	OOMKills           int64
 }
