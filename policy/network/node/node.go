@@ -111,7 +111,7 @@ func Open(cfg Config, events func(Event)) (_ *Network, err error) {
 	if n.proxy, err = proxy.New(proxy.Config{
 		Origin: proxy.Transparent(n.keyOf), Program: n.programOf, Answered: n.book.Answered, Events: n.proxied, Log: cfg.Log,
 		Dial: func(ctx context.Context, f proxy.Flow) (net.Conn, error) {
-			return cfg.Dial(ctx, "tcp", f.Destination.String())
+			return notHere(cfg.Dial(ctx, "tcp", f.Destination.String()))
 		},
 	}); err != nil {
 		return nil, err

@@ -209,6 +209,9 @@ func (q *request) judge(h *headers, target string, minor int) error {
 		if strings.HasPrefix(u, "h2") || strings.HasPrefix(u, "http/") {
 			return errors.New("an upgrade to another HTTP, where Host could not be checked")
 		}
+		if strings.HasPrefix(u, "tls") || strings.HasPrefix(u, "ssl") || strings.HasPrefix(u, "connect-") {
+			return errors.New("an upgrade to " + strconv.Quote(u) + ", inside which another name could be asked for")
+		}
 		q.upgrade = true
 	}
 	for _, e := range h.expect {
