@@ -179,6 +179,9 @@ func (d *Door) createOne(ctx context.Context, env *dsecv1.Environment, req *dsec
 	}
 	if connect.CodeOf(err) == connect.CodeUnimplemented && req.Spec.Labels[labelInternet] == "true" && isDefaultNetwork(req.Spec.NetworkRules) {
 		req.Spec.Labels[labelInternet], req.Spec.NetworkRules = "false", none()
+		if req.IdempotencyKey != "" {
+			req.IdempotencyKey += "-offline" // another body; when the client asks again, it comes here again
+		}
 		return d.createOne(ctx, env, req)
 	}
 	return nil, err

@@ -3,6 +3,7 @@ package e2b
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"connectrpc.com/connect"
@@ -32,6 +33,8 @@ func data(s dsecv1.Stream, b []byte) *pb.ProcessEvent {
 // translate turns an event into those that clients know. Output that was cut out of the record is marked in its place.
 func translate(e *dsecv1.CommandEvent) []*pb.ProcessEvent {
 	switch {
+	case e.GetStarted() != nil && e.GetStarted().GetPid() == 0:
+		return nil // it could not be started, which its end says
 	case e.GetStarted() != nil:
 		return []*pb.ProcessEvent{started(e.GetStarted())}
 	case e.GetOutput() != nil:
@@ -58,7 +61,7 @@ func translate(e *dsecv1.CommandEvent) []*pb.ProcessEvent {
 // endOf is the end of a program that came by its own doing or somebody's signal; nil when it is told as an error.
 func endOf(r *dsecv1.CommandResult) *pb.ProcessEvent_EndEvent {
 	f := r.GetEnd()
-	if f.GetKind() == "timed_out" || f.GetBlame() == dsecv1.Blame_BLAME_INFRA {
+	if f.GetKind() == "timed_out" || f.GetKind() == "cannot_start" || f.GetBlame() == dsecv1.Blame_BLAME_INFRA {
 		return nil
 	}
 	if r.GetSignal() == 0 {
@@ -85,6 +88,10 @@ func ended(e *dsecv1.CommandEvent) (bool, error) {
 	}
 	r := e.GetEnded().GetResult()
 	switch f := r.GetEnd(); {
+	case f.GetKind() == "cannot_start" && strings.HasPrefix(f.GetMessage(), "user "):
+		return true, connect.NewError(connect.CodeUnauthenticated, errors.New("invalid username: "+f.GetMessage()))
+	case f.GetKind() == "cannot_start":
+		return true, connect.NewError(connect.CodeInvalidArgument, errors.New(f.GetMessage()))
 	case f.GetKind() == "timed_out":
 		return true, connect.NewError(connect.CodeDeadlineExceeded, errors.New(failureText(f)))
 	case f.GetBlame() == dsecv1.Blame_BLAME_INFRA:

@@ -189,11 +189,32 @@ func (p process) SendSignal(ctx context.Context, req *pb.SendSignalRequest) (*pb
 		if connect.CodeOf(err) == connect.CodeFailedPrecondition && !gone(err) {
 			err = errNoProcess(req.GetProcess()) // it ended meanwhile
 		}
+		if err == nil && req.GetSignal() == pb.Signal_SIGNAL_SIGKILL {
+			p.d.awaitEnd(ctx, c.GetId())
+		}
 	}
 	if err != nil {
 		return nil, rpcError(t.id, err)
 	}
 	return &pb.SendSignalResponse{}, nil
+}
+
+// endWait bounds how long a kill waits for the end that it causes, so that a client that asks again is told that it is over.
+const endWait = 2 * time.Second
+
+func (d *Door) awaitEnd(ctx context.Context, command string) {
+	ctx, cancel := context.WithTimeout(ctx, endWait)
+	defer cancel()
+	for ctx.Err() == nil {
+		resp, err := d.commands.GetCommand(ctx, &dsecv1.GetCommandRequest{SandboxId: string(targetOf(ctx).id), CommandId: command})
+		if err != nil || resp.GetCommand().GetResult() != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 // errNoProcess is not_found for clients.
