@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"sync"
 
 	"github.com/opendsec/dsec/cluster/iam"
@@ -20,14 +22,17 @@ func WithKey(ctx context.Context, k iam.Key) context.Context {
 // Inside serves the API to other doors of this process (cluster/e2b) without a connection. It authenticates nobody: who
 // uses it has done that, by rules of its own, and says so WithKey. Bodies stream in both directions; the answer
 // ends with the request's context.
-func (s *Server) Inside() http.RoundTripper { return &inside{h: s.bounded(s.api)} }
+func (s *Server) Inside() http.RoundTripper { return &inside{h: s.bounded(s.api), log: s.o.Log} }
 
 // DialPort connects to a port of a sandbox. Errors: ErrInvalid, ErrNotFound, *tcptunnel.Refused.
 func (s *Server) DialPort(ctx context.Context, id sandbox.ID, port uint16) (net.Conn, error) {
 	return s.dialTarget(ctx, portTarget{id, port})
 }
 
-type inside struct{ h http.Handler }
+type inside struct {
+	h   http.Handler
+	log *slog.Logger
+}
 
 // RoundTrip implements http.RoundTripper.
 func (i *inside) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -51,8 +56,8 @@ func (i *inside) RoundTrip(r *http.Request) (*http.Response, error) {
 			if p := recover(); p != nil {
 				a.start(http.StatusInternalServerError)
 				pw.CloseWithError(fmt.Errorf("the answer was cut short: %w", io.ErrUnexpectedEOF))
-				if p != http.ErrAbortHandler {
-					panic(p)
+				if p != http.ErrAbortHandler { // as http.Server does: one request's trouble is not all's
+					i.log.Error("a request panicked", "path", in.URL.Path, "panic", p, "stack", string(debug.Stack()))
 				}
 				return
 			}
