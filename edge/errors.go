@@ -66,11 +66,16 @@ func wireError(err error) error {
 	if err == nil {
 		return nil
 	}
-	var done *connect.Error
-	if errors.As(err, &done) {
+	if done, ok := err.(*connect.Error); ok {
 		return done
 	}
 	out := connect.NewError(codeOf(err), err)
+	var below *connect.Error
+	if errors.As(err, &below) {
+		for _, d := range below.Details() {
+			out.AddDetail(d)
+		}
+	}
 	var failure *sandbox.Failure
 	var guest *wire.Error
 	switch {
@@ -101,6 +106,10 @@ func codeOf(err error) connect.Code {
 		if c, ok := guestCodes[guest.Code]; ok {
 			return c.code
 		}
+	}
+	var below *connect.Error
+	if errors.As(err, &below) { // of another process, and wrapped without a kind of ours
+		return below.Code()
 	}
 	var failure *sandbox.Failure
 	if errors.As(err, &failure) {

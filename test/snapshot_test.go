@@ -2,6 +2,7 @@ package test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +64,10 @@ func TestPackAndFork(t *testing.T) {
 	}
 	n.must(grand[0].Id, "echo grand > /work/grand; rm /work/a")
 	r = n.pack(t.Context(), &dsecv1.PackDiffRequest{SandboxId: grand[0].Id, Name: "it"})
+	// b, c, forked, grand; /etc/... of its own stays out; a and big are gone, as is /usr/share/doc: each is told once.
+	if rep := r.GetReport(); rep.GetFiles() != 3 || rep.GetOthers() != 1 || !slices.Equal(slices.Compact(slices.Sorted(slices.Values(rep.GetNames()))), slices.Sorted(slices.Values(rep.GetNames()))) {
+		t.Errorf("report: %v", rep)
+	}
 	again := n.create(1, func(s *dsecv1.SandboxSpec) { s.Environment = r.Environment })[0]
 	if got := n.must(again, "ls /work"); got != "b\nc\nforked\ngrand\n" {
 		t.Errorf("a pack of a grandchild holds %q", got)

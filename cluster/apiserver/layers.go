@@ -36,7 +36,7 @@ func newImporter(endpoint string) (*importer, error) {
 		Store: dsecv1connect.NewStoreServiceClient(hc, base, uncompressed)}, nil
 }
 
-var errNoImporter = fmt.Errorf("import layer: %w: this service has no importer", sandbox.ErrUnsupported)
+var errNoImporter = fmt.Errorf("layers: %w: this service has no importer", sandbox.ErrUnsupported)
 
 // up tells whether it accepts connections.
 func (im *importer) up(ctx context.Context) error {
@@ -56,11 +56,11 @@ func (im *importer) up(ctx context.Context) error {
 func (im *importer) failed(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled):
-		return fmt.Errorf("import layer: %w", context.Canceled)
+		return fmt.Errorf("layers: %w", context.Canceled)
 	case connect.IsWireError(err):
 		return err
 	default:
-		return fmt.Errorf("import layer: %w: the importer does not answer (nothing was published); it is being restarted, try again: %w", sandbox.ErrUnavailable, err)
+		return fmt.Errorf("layers: %w: the importer does not answer (nothing was published); it is being restarted, try again: %w", sandbox.ErrUnavailable, err)
 	}
 }
 

@@ -310,7 +310,7 @@ func callBatch(cmd *cobra.Command, c *client.Client, path string) error {
 	print := func(id string, ok bool, line func() error, err error) {
 		if err != nil {
 			failed++
-			fmt.Fprintf(cmd.ErrOrStderr(), "dsec: call %s: %s\n", id, message(err))
+			fmt.Fprintf(cmd.ErrOrStderr(), "dsec: call %s: %s\n", id, lines(message(err)))
 			return
 		}
 		if !ok {

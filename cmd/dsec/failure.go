@@ -25,7 +25,7 @@ type errorJSON struct {
 // printError prints an error on stderr, for people or as JSON.
 func printError(w io.Writer, asJSON bool, usage bool, err error) {
 	if !asJSON {
-		fmt.Fprintln(w, "dsec: "+message(err))
+		fmt.Fprintln(w, "dsec: "+lines(message(err)))
 		return
 	}
 	e := errorJSON{Code: connect.CodeOf(err).String(), Message: message(err)}

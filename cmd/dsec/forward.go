@@ -150,7 +150,7 @@ func carry(ctx context.Context, cmd *cobra.Command, c *client.Client, local net.
 	defer local.Close()
 	remote, err := c.Dial(ctx, id, port)
 	if err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "dsec: port %d: %s\n", port, message(err))
+		fmt.Fprintf(cmd.ErrOrStderr(), "dsec: port %d: %s\n", port, lines(message(err)))
 		return
 	}
 	defer remote.Close()

@@ -70,6 +70,16 @@ func message(err error) string {
 	return s
 }
 
+// lines is a message for a terminal: names in it may be a sandbox's choice, and must not steer the terminal, nor pass for
+// further messages.
+func lines(s string) string {
+	out := strings.Split(s, "\n")
+	for i := range out {
+		out[i] = printable(strings.ReplaceAll(out[i], "\t", " "))
+	}
+	return strings.Join(out, "\n  ")
+}
+
 // exactArgs is cobra.ExactArgs with a message that shows the usage.
 func exactArgs(n int) cobra.PositionalArgs { return rangeArgs(n, n) }
 

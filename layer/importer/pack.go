@@ -59,8 +59,7 @@ func (s *service) pack(ctx context.Context, r *dsecv1.MakeLayerRequest, send fun
 				if i > 0 {
 					b.NextLayer()
 				}
-				u := tree.Upper{Path: dir, Want: choose.want, Prune: choose.prune, See: func(path string, n *erofs.Inode) {
-					report.see(path, n)
+				u := tree.Upper{Path: dir, Want: choose.want, Prune: choose.prune, See: func(_ string, n *erofs.Inode) {
 					seen += n.Size
 					p("pack", seen, 0)
 				}}
@@ -71,6 +70,7 @@ func (s *service) pack(ctx context.Context, r *dsecv1.MakeLayerRequest, send fun
 					return layer.Config{}, err
 				}
 			}
+			b.Each(report.see)
 			skipped = b.Stats()
 			return layer.Config{}, nil
 		}}

@@ -1,10 +1,13 @@
 package tree
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/opendsec/dsec/layer/erofs"
@@ -94,10 +97,27 @@ func (b *Builder) countBytes(size int64) error {
 		return fmt.Errorf("%w: a file of %d bytes", errInvalid, size)
 	}
 	if size > b.opts.Limits.Bytes-b.stats.Bytes {
-		return fmt.Errorf("%w: files of more than %d MiB in all", errExhausted, b.opts.Limits.Bytes>>20)
+		return fmt.Errorf("%w: files of more than %d MiB in all, holes included; leave it out", errExhausted, b.opts.Limits.Bytes>>20)
 	}
 	b.stats.Bytes += size
 	return nil
+}
+
+// Each calls see for every name that was added and is there now, whiteouts too, sorted within each directory: what several
+// layers have at one place is told once.
+func (b *Builder) Each(see func(path string, inode *erofs.Inode)) {
+	stack := []*node{b.top}
+	for len(stack) > 0 {
+		n := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if n.own >= 0 {
+			see(cmp.Or(n.path(), "/"), n.inode)
+		}
+		names := slices.Sorted(maps.Keys(n.children))
+		for _, name := range slices.Backward(names) {
+			stack = append(stack, n.children[name])
+		}
+	}
 }
 
 // place puts an inode at parts below the top directory.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/opendsec/dsec/internal/linux"
@@ -115,10 +116,10 @@ func (w *dirWalk) file(ctx context.Context, f *os.File, st linux.FileInfo, parts
 	case erofs.TypeRegular:
 		i.Size = st.Size
 		if err := w.b.countBytes(i.Size); err != nil {
-			return fmt.Errorf("%s: %w", f.Name(), err)
+			return fmt.Errorf("%s: %w", nameOf(parts), err)
 		}
 		if i.Extents, err = w.content(ctx, f, i.Size); err != nil {
-			return fmt.Errorf("read %s: %w", f.Name(), err)
+			return fmt.Errorf("read %s: %w", nameOf(parts), err)
 		}
 	}
 	if st.Nlink > 1 {
@@ -126,6 +127,19 @@ func (w *dirWalk) file(ctx context.Context, f *os.File, st linux.FileInfo, parts
 	}
 	return place(parts, i)
 }
+
+// nameOf is a name of the tree for messages: whoever made it chose its bytes, and where the tree lies on this machine
+// says nothing to the reader.
+func nameOf(parts []string) string {
+	name := "/" + strings.Join(parts, "/")
+	if len(name) > maxShown {
+		name = name[:maxShown/2] + "..." + name[len(name)-maxShown/2:]
+	}
+	return strconv.Quote(name)
+}
+
+// maxShown is how much of a name a message shows, bytes.
+const maxShown = 300
 
 func (w *dirWalk) content(ctx context.Context, f *os.File, size int64) ([]erofs.Extent, error) {
 	e, err := w.b.spool.add(ctx, &sparseReader{f: f, size: size}, size)

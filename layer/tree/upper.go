@@ -22,7 +22,7 @@ type Upper struct {
 	// What lies below a directory is asked for one by one, unless Prune says that none of it is wanted.
 	Want  func(path string) bool
 	Prune func(path string) bool
-	// See hears of everything that goes in, whiteouts too.
+	// See hears of everything that goes in, whiteouts too, when it does; Builder.Each tells what is there in the end.
 	See func(path string, inode *erofs.Inode)
 }
 

@@ -90,7 +90,7 @@ func (x *Export) fill(ctx context.Context, repo, revision string) error {
 	source := func(args ...string) (string, error) { return git(ctx, repo, nil, args...) }
 	var err error
 	if x.Commit, err = source("rev-parse", "--verify", "--end-of-options", revision+"^{commit}"); err != nil {
-		return err
+		return fmt.Errorf("no commit, branch or tag of this name is there: %w", err)
 	}
 	tree, err := source("rev-parse", x.Commit+"^{tree}")
 	if err != nil {
