@@ -202,7 +202,7 @@ func burst(ctx context.Context, b *bench) (err error) {
 	took, failures, first = r.all(ctx, scripts, nil)
 	keep("burst_cached", took, failures, first)
 	e := &eager{r: r, dir: filepath.Join(work, "eager"), ready: make([]chan struct{}, images)}
-	took, failures, first, moved := e.run(ctx, scripts)
+	took, moved, failures, first := e.run(ctx, scripts)
 	keep("burst_eager", took, failures, first, "burst_on_demand")
 	keep("burst_eager_transfer", moved, 0, nil, "burst_cached")
 	for i := range b.rows {
@@ -251,7 +251,7 @@ type eager struct {
 	written int64
 }
 
-func (e *eager) run(ctx context.Context, scripts []string) (took time.Duration, failures int, first error, moved time.Duration) {
+func (e *eager) run(ctx context.Context, scripts []string) (took, moved time.Duration, failures int, first error) {
 	for i := range e.ready {
 		e.ready[i] = make(chan struct{})
 	}
@@ -279,7 +279,7 @@ func (e *eager) run(ctx context.Context, scripts []string) (took time.Duration, 
 	took, failures, first = e.r.all(ctx, scripts, func(i int) <-chan struct{} { return e.ready[i] })
 	moved = <-done
 	e.written = treeBytes(e.dir)
-	return took, failures, errors.Join(first, errors.Join(errs...)), moved
+	return took, moved, failures, errors.Join(first, errors.Join(errs...))
 }
 
 // pull transfers and unpacks an image.
