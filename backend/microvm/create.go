@@ -151,6 +151,8 @@ func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.S
 	}
 	boot, cancel := context.WithTimeout(ctx, d.cfg.BootTimeout)
 	defer cancel()
+	boot, stop := i.until(boot)
+	defer stop()
 	if err := i.attach(boot); err != nil {
 		return nil, err
 	}

@@ -202,6 +202,8 @@ func (d *Driver) Recover(ctx context.Context, id sandbox.ID, handle []byte) (san
 		p.Close()
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	if err := i.attach(ctx); err != nil {
 		i.forget()
 		return nil, fmt.Errorf("recover %s: %w: %w", id, sandbox.ErrUnavailable, err)

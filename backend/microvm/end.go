@@ -78,15 +78,20 @@ func (i *instance) exited() {
 // finish marks the end; the first reason stays. After Destroy there is none.
 func (i *instance) finish(f *sandbox.Failure) {
 	i.mu.Lock()
-	defer i.mu.Unlock()
 	if i.ended {
+		i.mu.Unlock()
 		return
 	}
 	i.ended = true
 	if !i.destroyed {
 		i.end = f
 	}
+	c := i.channel
 	close(i.done)
+	i.mu.Unlock()
+	if c != nil {
+		c.Close() // a QEMU that stays, stopped, would hold it open
+	}
 }
 
 // console is what the machine's console said last; it can be asked for once.
@@ -118,13 +123,13 @@ func (i *instance) said() string {
 
 // bootFailure makes the error of a machine that did not come up one that says what its console did.
 func (i *instance) bootFailure(err error) error {
-	var f *sandbox.Failure
-	if errors.As(err, &f) || errors.Is(err, sandbox.ErrInvalid) || errors.Is(err, context.Canceled) {
-		return err
-	}
 	i.mu.Lock()
 	ended := i.end
 	i.mu.Unlock()
+	var f *sandbox.Failure
+	if ended == nil && (errors.As(err, &f) || errors.Is(err, sandbox.ErrInvalid) || errors.Is(err, context.Canceled)) {
+		return err
+	}
 	f = sandbox.NewFailure(sandbox.KindBootFailed, "the machine did not boot: %v", err)
 	switch {
 	case ended != nil:

@@ -104,7 +104,7 @@ func TestBridge(t *testing.T) {
 	r := newRig(t)
 	c := r.begin(token('a'), nil)
 	one, big := frame(wire.KindList, 1, nil), frame(wire.KindInput, 2, bytes.Repeat([]byte("x"), 200<<10))
-	go r.write(append(bytes.Clone(one), big...))
+	go func() { _, _ = r.host.Write(append(bytes.Clone(one), big...)) }()
 	r.want(c, append(bytes.Clone(one), big...))
 
 	if _, err := c.Write([]byte("never read by the node that died")); err != nil {
