@@ -87,3 +87,13 @@ func group(cmd *cobra.Command) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	return cmd
 }
+
+// groups makes groups of a verb and of those below it that do nothing themselves.
+func groups(cmd *cobra.Command) {
+	if cmd.HasSubCommands() && !cmd.Runnable() {
+		group(cmd)
+	}
+	for _, c := range cmd.Commands() {
+		groups(c)
+	}
+}

@@ -42,9 +42,7 @@ DSEC_URL and DSEC_API_KEY choose another service.`,
 	add := func(id string, cmds ...*cobra.Command) {
 		for _, c := range cmds {
 			c.GroupID = id
-			if c.HasSubCommands() && !c.Runnable() {
-				group(c)
-			}
+			groups(c)
 			root.AddCommand(c)
 		}
 	}
