@@ -2,6 +2,7 @@ package fncall
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"path"
@@ -25,6 +26,8 @@ type Program struct {
 // Request is one call.
 type Request struct {
 	ID string // chosen by the caller; asking again by it returns the same result. Empty = none
+	// Key is whose the ID is: each has its own.
+	Key string
 	Program
 	Args         []string
 	Stdin        []byte
@@ -139,10 +142,10 @@ func (p *Program) sources(def *Definition) []cell.File {
 	return append([]cell.File{{Path: def.Source, Data: []byte(p.Code)}}, p.Files...)
 }
 
-// Call runs one call for a key: compiles it, where that is needed and not in the cache, and runs it. Errors are for
-// calls that were not run: ErrInvalid, ErrNotFound, ErrUnsupported, ErrFailedPrecondition, ErrExhausted (try again
+// Call runs one call for a project: compiles it, where that is needed and not in the cache, and runs it. Errors are for
+// calls that were not run: ErrInvalid, ErrNotFound, ErrUnsupported, ErrFailedPrecondition, ErrAlreadyExists (the id stands for another call), ErrExhausted (try again
 // later), the context's; everything else is in the result.
-func (s *Service) Call(ctx context.Context, key string, r *Request) (*Result, error) {
+func (s *Service) Call(ctx context.Context, project string, r *Request) (*Result, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
@@ -158,38 +161,69 @@ func (s *Service) Call(ctx context.Context, key string, r *Request) (*Result, er
 		return nil, fmt.Errorf("function call: %w", err)
 	}
 	if r.ID == "" {
-		return rt.run(ctx, key, r, limits)
+		return rt.run(ctx, project, r, limits)
 	}
-	return s.recent.do(ctx, key+"/"+r.ID, func(ctx context.Context) (*Result, error) { return rt.run(ctx, key, r, limits) })
+	return s.recent.do(ctx, r.Key+"/"+r.ID, r.digest(limits), func(ctx context.Context) (*Result, error) { return rt.run(ctx, project, r, limits) })
 }
 
-func (rt *runtimeState) run(ctx context.Context, key string, r *Request, limits *cell.Limits) (*Result, error) {
+// digest stands for what is asked for.
+func (r *Request) digest(limits *cell.Limits) [sha256.Size]byte {
+	h := sha256.New()
+	put := func(s string) { fmt.Fprintf(h, "%d:%s,", len(s), s) }
+	for _, s := range []string{r.Runtime, r.Code, string(r.Stdin), fmt.Sprint(*limits, r.Compile, r.CollectBytes)} {
+		put(s)
+	}
+	for _, l := range [][]string{r.Flags, r.Args, r.Env, r.Collect} {
+		put(fmt.Sprint(len(l)))
+		for _, s := range l {
+			put(s)
+		}
+	}
+	for _, f := range r.Files {
+		put(f.Path)
+		put(fmt.Sprint(f.Mode))
+		put(string(f.Data))
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+func (rt *runtimeState) run(ctx context.Context, project string, r *Request, limits *cell.Limits) (*Result, error) {
 	c := &cell.Call{Stdin: r.Stdin, Env: r.Env, Limits: *limits, Collect: r.Collect, CollectBytes: r.CollectBytes}
 	if c.CollectBytes == 0 {
 		c.CollectBytes = 1 << 20
 	}
-	var took time.Duration
 	if len(rt.def.Compile) == 0 {
 		c.Argv = append(slices.Clone(rt.def.Run), r.Args...)
 		c.Files = r.sources(&rt.def)
-	} else {
-		name, made, failed, err := rt.compile(ctx, key, &r.Program)
+		p, err := rt.execute(ctx, project, c)
+		if err != nil {
+			return infra(err)
+		}
+		return result(p, limits), nil
+	}
+	var took time.Duration
+	for again := false; ; again = true {
+		name, made, failed, err := rt.compile(ctx, project, &r.Program)
 		if err != nil {
 			return infra(err)
 		}
 		if failed != nil {
 			return failed, nil
 		}
-		took = made
+		took += made
 		c.Program, c.Argv, c.Files = name, append([]string{"./main"}, r.Args...), r.Files
+		p, err := rt.execute(ctx, project, c)
+		if err != nil {
+			return infra(err)
+		}
+		if p.End == cell.NoProgram && !again { // evicted while it waited in line, or somebody removed it
+			rt.s.artifacts.forget(name)
+			continue
+		}
+		out := result(p, limits)
+		out.Compiled = took
+		return out, nil
 	}
-	p, err := rt.execute(ctx, key, c)
-	if err != nil {
-		return infra(err)
-	}
-	out := result(p, limits)
-	out.Compiled = took
-	return out, nil
 }
 
 // infra makes a result of what is the platform's fault: a caller gets the call's end, not an error without blame.

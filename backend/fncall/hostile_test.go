@@ -203,6 +203,7 @@ func TestAtOnce(t *testing.T) {
 const breakOut = includes + `
 #include <errno.h>
 #include <sched.h>
+#include <sys/inotify.h>
 #include <sys/mount.h>
 #include <sys/ptrace.h>
 #include <sys/resource.h>
@@ -245,6 +246,9 @@ int main(int argc, char **argv) {
 	MUST_FAIL("kcore", open("/proc/kcore", O_RDONLY));
 	MUST_FAIL("a terminal", open("/dev/tty", O_RDWR));
 	MUST_FAIL("a new terminal", open("/dev/ptmx", O_RDWR));
+	MUST_FAIL("watch what neighbours open", inotify_add_watch(inotify_init1(IN_CLOEXEC), "/usr/bin", IN_ALL_EVENTS));
+	MUST_FAIL("watch it by signal", fcntl(open("/usr/bin", O_RDONLY | O_CLOEXEC), F_NOTIFY, DN_ACCESS));
+	close(3); close(4);
 	MUST_FAIL("a wider priority", setpriority(PRIO_PROCESS, 0, -5));
 	struct rlimit l;
 	for (int n = 0; n < 16; n++) {
@@ -254,7 +258,7 @@ int main(int argc, char **argv) {
 		MUST_FAIL("a higher limit", setrlimit(n, &l));
 	}
 	getrlimit(RLIMIT_CORE, &l);
-	if (l.rlim_cur) puts("core dumps are on");
+	if (l.rlim_cur || l.rlim_max) puts("core dumps are on, or can be");
 	if (getuid() == 0 || geteuid() == 0 || getgid() == 0 || getgroups(0, 0) > 0) puts("it is somebody");
 	char path[4096], line[4096];
 	FILE *f = fopen("/proc/self/status", "r");

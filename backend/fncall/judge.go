@@ -1,6 +1,7 @@
 package fncall
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -62,6 +63,7 @@ type Judgement struct {
 
 const (
 	maxCases = 1000
+	maxShown = 64 << 20 // bytes of output that one judgement returns
 	// casesAtOnce of one submission: others shall have their turn too.
 	casesAtOnce = 4
 )
@@ -102,11 +104,14 @@ func (s *Submission) check() error {
 	if s.Show < 0 || s.Show > 1<<20 {
 		return fmt.Errorf("submission: %w: show_output_bytes %d: want 0 to %d", sandbox.ErrInvalid, s.Show, 1<<20)
 	}
+	if n := 2 * s.Show * len(s.Cases); n > maxShown {
+		return fmt.Errorf("submission: %w: show_output_bytes %d of stdout and stderr of %d cases are %d bytes: at most %d", sandbox.ErrInvalid, s.Show, len(s.Cases), n, maxShown)
+	}
 	return nil
 }
 
 // Judge compiles a submission, runs it on its cases and compares. Errors are as of Call.
-func (s *Service) Judge(ctx context.Context, key string, sub *Submission) (*Judgement, error) {
+func (s *Service) Judge(ctx context.Context, project string, sub *Submission) (*Judgement, error) {
 	if err := sub.check(); err != nil {
 		return nil, err
 	}
@@ -127,7 +132,7 @@ func (s *Service) Judge(ctx context.Context, key string, sub *Submission) (*Judg
 	}
 	j := &Judgement{Verdict: Accepted}
 	if len(rt.def.Compile) > 0 {
-		_, took, failed, err := rt.compile(ctx, key, &sub.Program)
+		_, took, failed, err := rt.compile(ctx, project, &sub.Program)
 		if err != nil {
 			if failed, err = infra(err); err != nil {
 				return nil, err
@@ -161,7 +166,7 @@ func (s *Service) Judge(ctx context.Context, key string, sub *Submission) (*Judg
 					j.Cases[k] = CaseResult{Verdict: Skipped}
 					continue
 				}
-				c, err := s.runCase(ctx, key, rt, sub, limits, k)
+				c, err := s.runCase(ctx, project, rt, sub, limits, k)
 				if err != nil {
 					errs[w] = err
 					stop.Store(true)
@@ -186,10 +191,10 @@ func (s *Service) Judge(ctx context.Context, key string, sub *Submission) (*Judg
 	return j, nil
 }
 
-func (s *Service) runCase(ctx context.Context, key string, rt *runtimeState, sub *Submission, limits *cell.Limits, k int) (CaseResult, error) {
+func (s *Service) runCase(ctx context.Context, project string, rt *runtimeState, sub *Submission, limits *cell.Limits, k int) (CaseResult, error) {
 	c := &sub.Cases[k]
 	r := &Request{Program: sub.Program, Args: sub.Args, Env: sub.Env, Stdin: c.Stdin}
-	out, err := rt.run(ctx, key, r, limits)
+	out, err := rt.run(ctx, project, r, limits)
 	if err != nil {
 		return CaseResult{}, err
 	}
@@ -197,6 +202,7 @@ func (s *Service) runCase(ctx context.Context, key string, rt *runtimeState, sub
 	if out.Compiling { // the compiled program was evicted between cases, and cannot be made again
 		v = InternalError
 	}
-	out.Stdout, out.Stderr = out.Stdout[:min(len(out.Stdout), sub.Show)], out.Stderr[:min(len(out.Stderr), sub.Show)]
+	// Copies: what is not shown is not to be kept until the last case has ended.
+	out.Stdout, out.Stderr = bytes.Clone(out.Stdout[:min(len(out.Stdout), sub.Show)]), bytes.Clone(out.Stderr[:min(len(out.Stderr), sub.Show)])
 	return CaseResult{Verdict: v, Result: out}, nil
 }

@@ -13,7 +13,7 @@ import (
 
 // TestLineTurns: keys get places in turn, however many calls each of them has waiting.
 func TestLineTurns(t *testing.T) {
-	l := newLine(1, 100, 50)
+	l := newLine(1, 0, 100, 50)
 	if err := l.enter(t.Context(), "first"); err != nil {
 		t.Fatal(err)
 	}
@@ -36,20 +36,22 @@ func TestLineTurns(t *testing.T) {
 	wait("few", 2)
 	wait("one", 1)
 	want := []string{"many", "few", "one", "many", "few", "many", "many", "many", "many"}
+	runs := "first"
 	for n, w := range want {
-		l.leave()
+		l.leave(runs)
+		runs = w
 		if k := <-got; k != w {
 			t.Fatalf("place %d went to %s, want %s", n, k, w)
 		}
 	}
-	l.leave()
-	if l.free != 1 || l.length() != 0 || len(l.turn) != 0 || len(l.queues) != 0 {
+	l.leave(runs)
+	if l.free != 1 || l.length() != 0 || len(l.turn) != 0 || len(l.queues) != 0 || len(l.running) != 0 {
 		t.Errorf("the line is not empty: %+v", l)
 	}
 }
 
 func TestLineFull(t *testing.T) {
-	l := newLine(1, 3, 2)
+	l := newLine(1, 0, 3, 2)
 	ctx, cancel := context.WithCancel(t.Context())
 	_ = l.enter(ctx, "a")
 	var wg sync.WaitGroup
@@ -73,7 +75,7 @@ func TestLineFull(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	l.leave()
+	l.leave("a")
 	if l.free != 1 || l.length() != 0 || len(l.turn) != 0 {
 		t.Errorf("the line is not empty: %+v", l)
 	}
@@ -81,7 +83,7 @@ func TestLineFull(t *testing.T) {
 
 // TestLineMany: places are neither lost nor made, whoever gives up when.
 func TestLineMany(t *testing.T) {
-	l := newLine(3, 1000, 1000)
+	l := newLine(3, 2, 1000, 1000)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	in, most := 0, 0
@@ -103,11 +105,63 @@ func TestLineMany(t *testing.T) {
 			mu.Lock()
 			in--
 			mu.Unlock()
-			l.leave()
+			l.leave(fmt.Sprint(n % 5))
 		})
 	}
 	wg.Wait()
-	if most > 3 || l.free != 3 || l.length() != 0 || len(l.turn) != 0 {
+	if most > 5 || l.free != 3 || l.beyond != 0 || len(l.running) != 0 || l.length() != 0 || len(l.turn) != 0 {
 		t.Errorf("%d at once; %+v", most, l)
+	}
+}
+
+// TestLineBeyond: who has no call running waits for nobody's end, as long as there are places beyond the number.
+func TestLineBeyond(t *testing.T) {
+	l := newLine(2, 2, 100, 100)
+	enter := func(key string) chan error {
+		got := make(chan error, 1)
+		before := l.length()
+		go func() { got <- l.enter(context.Background(), key) }()
+		for len(got) == 0 && l.length() == before {
+			time.Sleep(10 * time.Microsecond)
+		}
+		return got
+	}
+	at := func(got chan error, in bool) {
+		t.Helper()
+		if (len(got) == 1) != in {
+			t.Fatalf("has a place: %v, want %v (%+v)", !in, in, l)
+		}
+	}
+	enter("long")
+	enter("long")
+	third := enter("long") // both places hold its calls
+	at(third, false)
+	one := enter("one")
+	at(one, true)
+	again := enter("one") // one beyond the number, no more
+	at(again, false)
+	at(enter("two"), true)
+	late := enter("late")
+	at(late, false)
+	l.leave("two") // now there is one for who has none, not for those before it in line
+	if err := <-late; err != nil || len(third) > 0 || len(again) > 0 {
+		t.Fatalf("%v; %+v", err, l)
+	}
+	l.leave("one")
+	if err := <-again; err != nil || len(third) > 0 {
+		t.Fatalf("%v; %+v", err, l)
+	}
+	for _, key := range []string{"one", "late"} {
+		l.leave(key)
+		at(third, false)
+	}
+	l.leave("long")
+	if err := <-third; err != nil {
+		t.Fatal(err)
+	}
+	l.leave("long")
+	l.leave("long")
+	if l.free != 2 || l.beyond != 0 || len(l.running) != 0 || len(l.turn) != 0 || len(l.queues) != 0 {
+		t.Errorf("the line is not empty: %+v", l)
 	}
 }

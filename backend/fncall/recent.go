@@ -2,8 +2,12 @@ package fncall
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"sync"
 	"time"
+
+	"github.com/opendsec/dsec/sandbox"
 )
 
 // Bounds of what is remembered of ended calls.
@@ -22,6 +26,7 @@ type recent struct {
 
 type remembered struct {
 	done   chan struct{}
+	what   [sha256.Size]byte // was asked for
 	r      *Result
 	err    error
 	size   int
@@ -35,10 +40,14 @@ func newRecent() *recent { return &recent{m: map[string]*remembered{}} }
 // abandonAfter is how long a call goes on when nobody waits for it: who lost a connection asks again by then.
 const abandonAfter = time.Second
 
-// do runs f unless id has been run. What failed to run at all is not remembered.
-func (c *recent) do(ctx context.Context, id string, f func(context.Context) (*Result, error)) (*Result, error) {
+// do runs f unless id has been run. What failed to run at all is not remembered. Error: ErrAlreadyExists when the id
+// stands for something else than what.
+func (c *recent) do(ctx context.Context, id string, what [sha256.Size]byte, f func(context.Context) (*Result, error)) (*Result, error) {
 	for {
-		e := c.ask(ctx, id, f)
+		e := c.ask(ctx, id, what, f)
+		if e == nil {
+			return nil, fmt.Errorf("operation id: %w: it stands for another call; use a new id for a new call", sandbox.ErrAlreadyExists)
+		}
 		select {
 		case <-e.done:
 			c.leave(e)
@@ -53,13 +62,16 @@ func (c *recent) do(ctx context.Context, id string, f func(context.Context) (*Re
 	}
 }
 
-// ask finds the call, or begins it; leave must follow.
-func (c *recent) ask(ctx context.Context, id string, f func(context.Context) (*Result, error)) *remembered {
+// ask finds the call, or begins it; leave must follow. nil = the id stands for another one.
+func (c *recent) ask(ctx context.Context, id string, what [sha256.Size]byte, f func(context.Context) (*Result, error)) *remembered {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e := c.m[id]
+	if e != nil && e.what != what {
+		return nil
+	}
 	if e == nil {
-		e = &remembered{done: make(chan struct{})}
+		e = &remembered{done: make(chan struct{}), what: what}
 		ctx, e.cancel = context.WithCancel(context.WithoutCancel(ctx))
 		c.m[id] = e
 		go func() {

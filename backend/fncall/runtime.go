@@ -25,6 +25,19 @@ type Definition struct {
 	// Run is the command; empty = the compiled program itself.
 	Run []string
 	Env []string
+	// Defaults are variables that the base's own go before.
+	Defaults []string
+	// Limits of compiling, where they are others than CompileLimits.
+	Limits Limits
+}
+
+// compileLimits are the defaults of compiling.
+func (d *Definition) compileLimits() Limits {
+	l := CompileLimits
+	if d.Limits.CPU != 0 {
+		l.CPU, l.Wall = d.Limits.CPU, d.Limits.Wall
+	}
+	return l
 }
 
 // builtin are the definitions that operators need not write: they only say over which base.
@@ -35,7 +48,10 @@ var builtin = []Definition{
 	{Name: "c", Source: "main.c", Compile: []string{"gcc", "-O2", "-o", "main", "main.c"}, Tail: []string{"-lm"}},
 	{Name: "cpp", Source: "main.cpp", Compile: []string{"g++", "-O2", "-o", "main", "main.cpp"}, Tail: []string{"-lm"}},
 	{Name: "go", Source: "main.go", Compile: []string{"go", "build", "-o", "main"}, Tail: []string{"main.go"},
-		Env: []string{"GO111MODULE=off", "CGO_ENABLED=0", "GOCACHE=/tmp/go-build", "GOTELEMETRY=off"}},
+		Env: []string{"GO111MODULE=off", "CGO_ENABLED=0", "GOTELEMETRY=off", "GOTOOLCHAIN=local"},
+		// A Go of today comes without a compiled library. Bases that bring one say so with a GOCACHE of their own, read-only;
+		// in others each program compiles what it imports.
+		Defaults: []string{"GOCACHE=/tmp/go-build"}, Limits: Limits{CPU: 2 * time.Minute, Wall: 4 * time.Minute}},
 }
 
 // gpu matches runtimes that would need a GPU, which calls do not have.

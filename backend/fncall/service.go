@@ -30,7 +30,7 @@ type Config struct {
 	Faults func(layers []string, from, to time.Time) bool
 	Log    *slog.Logger
 
-	Parallel   int           // calls that run at once; 0 = four for each processor
+	Parallel   int           // calls that run at once; 0 = four for each processor; beyond them one of each project that has none, up to as many again
 	MaxWaiting int           // calls that wait; 0 = 8192
 	MaxPerKey  int           // of one key; 0 = half of MaxWaiting
 	Idle       time.Duration // a runtime's worker ends when no call came for so long; 0 = 5 minutes
@@ -78,7 +78,7 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	s := &Service{cfg: cfg, line: newLine(cfg.Parallel, cfg.MaxWaiting, cfg.MaxPerKey), recent: newRecent(),
+	s := &Service{cfg: cfg, line: newLine(cfg.Parallel, cfg.Parallel, cfg.MaxWaiting, cfg.MaxPerKey), recent: newRecent(),
 		stop: make(chan struct{}), runtimes: map[string]*runtimeState{}}
 	if err := os.MkdirAll(filepath.Join(cfg.StateDir, "stage"), 0o700); err != nil {
 		return nil, fmt.Errorf("function calls: %w", err)
@@ -97,14 +97,18 @@ func New(cfg Config) (*Service, error) {
 	return s, nil
 }
 
-// callRules are the rules of sandboxes, and no sockets but Unix ones: calls have no network.
+// callRules are the rules of sandboxes, and no sockets but Unix ones: calls have no network. Nor may they watch files:
+// the calls of a runtime read the same files of its base, and would see which ones their neighbours open.
 func callRules() []confine.Rule {
 	rules := slices.DeleteFunc(confine.Default(), func(r confine.Rule) bool { return r.Call == "socket" || r.Call == "socketpair" })
 	const eafnosupport, afUnix = 97, 1
 	for _, c := range []string{"socket", "socketpair"} {
 		rules = append(rules, confine.Rule{Call: c, Errno: eafnosupport, Args: []confine.Arg{{Index: 0, Mask: ^uint32(0), Values: []uint32{afUnix}, Not: true}}})
 	}
-	return rules
+	const enospc, einval, dirNotify = 28, 22, 1026
+	return append(rules,
+		confine.Rule{Call: "inotify_add_watch", Errno: enospc}, // as when the watches are used up, where programs ask from time to time instead
+		confine.Rule{Call: "fcntl", Errno: einval, Args: []confine.Arg{{Index: 1, Mask: ^uint32(0), Values: []uint32{dirNotify}}}})
 }
 
 // Close ends all workers and removes what they had.
@@ -322,14 +326,14 @@ func (s *Service) tidy() {
 }
 
 // execute runs one call of a runtime in its turn.
-func (r *runtimeState) execute(ctx context.Context, key string, c *cell.Call) (*cell.Reply, error) {
-	if err := r.s.line.enter(ctx, key); err != nil {
+func (r *runtimeState) execute(ctx context.Context, project string, c *cell.Call) (*cell.Reply, error) {
+	if err := r.s.line.enter(ctx, project); err != nil {
 		if errors.Is(err, sandbox.ErrExhausted) {
 			r.stat.refuse()
 		}
 		return nil, err
 	}
-	defer r.s.line.leave()
+	defer r.s.line.leave(project)
 	// A worker that ends under calls is the platform's doing: they are run again, once.
 	var err error
 	for range 2 {
@@ -339,7 +343,7 @@ func (r *runtimeState) execute(ctx context.Context, key string, c *cell.Call) (*
 			return nil, err
 		}
 		full := *c
-		full.Env = environ(env.Env, r.def.Env, c.Env)
+		full.Env = environ(r.def.Defaults, env.Env, r.def.Env, c.Env)
 		start := time.Now()
 		var p *cell.Reply
 		p, err = w.call(ctx, &full)

@@ -80,8 +80,8 @@ func TestIDs(t *testing.T) {
 	s := newService(t)
 	ask := func(key string) string {
 		r := script("python", "import os; print(os.urandom(8).hex())")
-		r.ID = "same"
-		out, err := s.Call(t.Context(), key, r)
+		r.ID, r.Key = "same", key
+		out, err := s.Call(t.Context(), "project", r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,12 +157,16 @@ func TestFull(t *testing.T) {
 	for s.line.length() < 3 {
 		time.Sleep(time.Millisecond)
 	}
-	if _, err := s.Call(t.Context(), "other", script("shell", "true")); !errors.Is(err, sandbox.ErrExhausted) {
+	if _, err := s.Call(t.Context(), "key", script("shell", "true")); !errors.Is(err, sandbox.ErrExhausted) {
 		t.Errorf("a full line: %v", err)
+	}
+	// Who has nothing running needs no place in it.
+	if got, err := s.Call(t.Context(), "other", script("shell", "echo other")); err != nil || string(got.Stdout) != "other\n" {
+		t.Errorf("another project's: %v, %v", got, err)
 	}
 	wg.Wait()
 	for _, r := range s.Runtimes() {
-		if r.Name == "shell" && (r.Calls != 5 || r.Refused != 1 || r.Waiting != 0 || r.Cells < 2 || r.P50 == 0) {
+		if r.Name == "shell" && (r.Calls != 6 || r.Refused != 1 || r.Waiting != 0 || r.Cells < 2 || r.P50 == 0) {
 			t.Errorf("statistics %+v", r)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 // Credentials of the application's own (Authorization, X-Api-Key, cookies) travel on. Bodies and paths are not
 // looked at.
 func stripCredentials(r *http.Request, token string) {
-	for _, h := range []string{"Proxy-Authorization", headerSandbox, headerPort, headerToken, KeyHeader} {
+	for _, h := range []string{"Proxy-Authorization", headerSandbox, headerPort, headerToken, KeyHeader, ProjectHeader} {
 		r.Header.Del(h)
 	}
 	foreign := func(v string) bool { return token != "" && strings.Contains(v, token) || holdsKey(v) }

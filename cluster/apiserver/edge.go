@@ -22,6 +22,9 @@ import (
 // them.
 const KeyHeader = "Dsec-Key-Id"
 
+// ProjectHeader tells an edge which project a forwarded request's key belongs to; as KeyHeader.
+const ProjectHeader = "Dsec-Project"
+
 // Edge is a connection to one edge.
 type Edge struct {
 	// Endpoint is unix:///path or http://host:port.

@@ -40,6 +40,7 @@ func (s *Server) proxyTo(e *Edge) *httputil.ReverseProxy {
 				r.Out.Header.Del(h)
 			}
 			r.Out.Header.Set(KeyHeader, keyOf(r.In.Context()).ID)
+			r.Out.Header.Set(ProjectHeader, projectOf(r.In.Context()))
 		},
 		Transport:  e.transport,
 		BufferPool: copyBuffers,

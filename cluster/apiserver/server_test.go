@@ -55,6 +55,9 @@ func TestForwardsRaw(t *testing.T) {
 			if h.Get("Dsec-Key-Id") != r.keyID {
 				t.Errorf("key id: %q", h.Get("Dsec-Key-Id"))
 			}
+			if h.Get("Dsec-Project") != "default" {
+				t.Errorf("project: %q", h.Get("Dsec-Project"))
+			}
 			for name, values := range h {
 				if strings.Contains(strings.Join(values, " "), r.key) {
 					t.Errorf("the key travelled on in %s", name)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -18,15 +17,19 @@ import (
 	"github.com/opendsec/dsec/sandbox"
 )
 
-// keyHeader tells which key a request was made with; API servers set it.
-const keyHeader = "Dsec-Key-Id"
+// Which key a request was made with, and which project that belongs to; API servers set both.
+const (
+	keyHeader     = "Dsec-Key-Id"
+	projectHeader = "Dsec-Project"
+)
 
 const (
 	// maxBatch is how many calls one batch holds.
 	maxBatch = 10_000
-	// maxBatches bounds the batches that are served at once: each holds its request in memory.
+	// maxBatches bounds the batches that are served at once: each holds its request in memory. Of a project half of them.
 	maxBatches = 64
-	// maxHeld bounds the requests that are being served, bytes: inputs of calls that wait are kept in memory.
+	// maxHeld bounds the requests that are being served, bytes: inputs of calls that wait are kept in memory. Of a
+	// project half of it.
 	maxHeld = 1 << 30
 	// ahead is how many calls of a batch wait in line: enough to leave no place empty.
 	ahead = 32
@@ -36,14 +39,14 @@ const (
 type API struct {
 	dsecv1connect.UnimplementedFnCallServiceHandler
 	s       *fncall.Service
-	batches chan struct{}
-	held    atomic.Int64 // bytes of the requests that are being served
+	batches *share
+	held    *share // bytes of the requests that are being served
 	setBase func(name, base string) error
 }
 
 // New makes the API of a service. setBase keeps what SetRuntime says.
 func New(s *fncall.Service, setBase func(name, base string) error) *API {
-	return &API{s: s, batches: make(chan struct{}, maxBatches), setBase: setBase}
+	return &API{s: s, batches: newShare(maxBatches), held: newShare(maxHeld), setBase: setBase}
 }
 
 // Handler returns where and what to serve.
@@ -58,6 +61,7 @@ var codes = []struct {
 	{sandbox.ErrInvalid, connect.CodeInvalidArgument},
 	{sandbox.ErrNotFound, connect.CodeNotFound},
 	{sandbox.ErrFailedPrecondition, connect.CodeFailedPrecondition},
+	{sandbox.ErrAlreadyExists, connect.CodeAlreadyExists},
 	{sandbox.ErrExhausted, connect.CodeResourceExhausted},
 	{sandbox.ErrUnavailable, connect.CodeUnavailable},
 	{sandbox.ErrUnsupported, connect.CodeUnimplemented},
@@ -84,44 +88,47 @@ func item(err error) *dsecv1.Error {
 	return &dsecv1.Error{Code: connect.CodeOf(wireError(err)).String(), Message: err.Error()}
 }
 
-// keyOf is the key that a request was made with.
-func keyOf(ctx context.Context) string {
+// caller is who asks.
+type caller struct{ key, project string }
+
+func callerOf(ctx context.Context) caller {
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
-		return info.RequestHeader().Get(keyHeader)
+		h := info.RequestHeader()
+		return caller{key: h.Get(keyHeader), project: h.Get(projectHeader)}
 	}
-	return ""
+	return caller{}
 }
 
 // hold counts a request that is being served; the function that it returns ends that. Error: ErrExhausted.
-func (a *API) hold(r proto.Message) (release func(), err error) {
-	n := int64(proto.Size(r))
-	if a.held.Add(n) > maxHeld {
-		a.held.Add(-n)
-		return nil, wireError(fmt.Errorf("%w: the calls that wait hold %d MiB of input: try again in a moment", sandbox.ErrExhausted, maxHeld>>20))
+func (a *API) hold(ctx context.Context, r proto.Message) (release func(), err error) {
+	release, ok := a.held.take(callerOf(ctx).project, int64(proto.Size(r)))
+	if !ok {
+		return nil, wireError(fmt.Errorf("%w: the calls that wait hold %d MiB of input, or half of that for this project alone: try again in a moment", sandbox.ErrExhausted, maxHeld>>20))
 	}
-	return func() { a.held.Add(-n) }, nil
+	return release, nil
 }
 
 // Call runs one call.
 func (a *API) Call(ctx context.Context, r *dsecv1.CallRequest) (*dsecv1.CallResponse, error) {
-	release, err := a.hold(r)
+	release, err := a.hold(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	resp, err := a.call(ctx, keyOf(ctx), r)
+	resp, err := a.call(ctx, callerOf(ctx), r)
 	if err != nil {
 		return nil, wireError(err)
 	}
 	return resp, nil
 }
 
-func (a *API) call(ctx context.Context, key string, r *dsecv1.CallRequest) (*dsecv1.CallResponse, error) {
+func (a *API) call(ctx context.Context, who caller, r *dsecv1.CallRequest) (*dsecv1.CallResponse, error) {
 	req, err := request(r)
 	if err != nil {
 		return nil, err
 	}
-	res, err := a.s.Call(ctx, key, req)
+	req.Key = who.key
+	res, err := a.s.Call(ctx, who.project, req)
 	if err != nil {
 		return nil, err
 	}
@@ -130,24 +137,24 @@ func (a *API) call(ctx context.Context, key string, r *dsecv1.CallRequest) (*dse
 
 // Judge judges one submission.
 func (a *API) Judge(ctx context.Context, r *dsecv1.JudgeRequest) (*dsecv1.JudgeResponse, error) {
-	release, err := a.hold(r)
+	release, err := a.hold(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	resp, err := a.judge(ctx, keyOf(ctx), r)
+	resp, err := a.judge(ctx, callerOf(ctx), r)
 	if err != nil {
 		return nil, wireError(err)
 	}
 	return resp, nil
 }
 
-func (a *API) judge(ctx context.Context, key string, r *dsecv1.JudgeRequest) (*dsecv1.JudgeResponse, error) {
+func (a *API) judge(ctx context.Context, who caller, r *dsecv1.JudgeRequest) (*dsecv1.JudgeResponse, error) {
 	sub, err := submission(r)
 	if err != nil {
 		return nil, err
 	}
-	j, err := a.s.Judge(ctx, key, sub)
+	j, err := a.s.Judge(ctx, who.project, sub)
 	if err != nil {
 		return nil, err
 	}
@@ -156,14 +163,14 @@ func (a *API) judge(ctx context.Context, key string, r *dsecv1.JudgeRequest) (*d
 
 // CallBatch runs many calls.
 func (a *API) CallBatch(ctx context.Context, r *dsecv1.CallBatchRequest, out *connect.ServerStream[dsecv1.CallBatchResponse]) error {
-	release, err := a.hold(r)
+	release, err := a.hold(ctx, r)
 	if err != nil {
 		return err
 	}
 	defer release()
 	calls := r.GetCalls()
-	err = a.batch(ctx, len(calls), func(ctx context.Context, key string, n int) func() error {
-		resp, err := patiently(ctx, func() (*dsecv1.CallResponse, error) { return a.call(ctx, key, calls[n]) })
+	err = a.batch(ctx, len(calls), func(ctx context.Context, who caller, n int) func() error {
+		resp, err := patiently(ctx, func() (*dsecv1.CallResponse, error) { return a.call(ctx, who, calls[n]) })
 		msg := &dsecv1.CallBatchResponse{Event: &dsecv1.CallBatchResponse_Response{Response: resp}}
 		if err != nil {
 			msg.Event = &dsecv1.CallBatchResponse_Error{Error: &dsecv1.CallError{OperationId: calls[n].GetOperationId(), Error: item(err)}}
@@ -179,14 +186,14 @@ func (a *API) CallBatch(ctx context.Context, r *dsecv1.CallBatchRequest, out *co
 
 // JudgeBatch judges many submissions.
 func (a *API) JudgeBatch(ctx context.Context, r *dsecv1.JudgeBatchRequest, out *connect.ServerStream[dsecv1.JudgeBatchResponse]) error {
-	release, err := a.hold(r)
+	release, err := a.hold(ctx, r)
 	if err != nil {
 		return err
 	}
 	defer release()
 	subs := r.GetSubmissions()
-	err = a.batch(ctx, len(subs), func(ctx context.Context, key string, n int) func() error {
-		resp, err := patiently(ctx, func() (*dsecv1.JudgeResponse, error) { return a.judge(ctx, key, subs[n]) })
+	err = a.batch(ctx, len(subs), func(ctx context.Context, who caller, n int) func() error {
+		resp, err := patiently(ctx, func() (*dsecv1.JudgeResponse, error) { return a.judge(ctx, who, subs[n]) })
 		msg := &dsecv1.JudgeBatchResponse{Event: &dsecv1.JudgeBatchResponse_Response{Response: resp}}
 		if err != nil {
 			msg.Event = &dsecv1.JudgeBatchResponse_Error{Error: &dsecv1.CallError{OperationId: subs[n].GetOperationId(), Error: item(err)}}
@@ -216,19 +223,18 @@ func patiently[T any](ctx context.Context, run func() (T, error)) (T, error) {
 }
 
 // batch runs n items, a few at a time, and sends what run returns for each. A client that reads slowly slows it down.
-func (a *API) batch(ctx context.Context, n int, run func(ctx context.Context, key string, n int) (send func() error)) error {
+func (a *API) batch(ctx context.Context, n int, run func(ctx context.Context, who caller, n int) (send func() error)) error {
 	if n == 0 || n > maxBatch {
 		return fmt.Errorf("batch of %d: %w: want 1 to %d", n, sandbox.ErrInvalid, maxBatch)
 	}
-	select {
-	case a.batches <- struct{}{}:
-		defer func() { <-a.batches }()
-	default:
-		return fmt.Errorf("%w: %d batches are being served: try again in a moment", sandbox.ErrExhausted, maxBatches)
+	who := callerOf(ctx)
+	release, ok := a.batches.take(who.project, 1)
+	if !ok {
+		return fmt.Errorf("%w: %d batches are being served, or half as many of this project: try again in a moment", sandbox.ErrExhausted, maxBatches)
 	}
+	defer release()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	key := keyOf(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
@@ -237,7 +243,7 @@ func (a *API) batch(ctx context.Context, n int, run func(ctx context.Context, ke
 		wg.Go(func() {
 			for k := range next {
 				select {
-				case sends <- run(ctx, key, k):
+				case sends <- run(ctx, who, k):
 				case <-ctx.Done():
 					return
 				}

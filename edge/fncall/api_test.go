@@ -18,7 +18,7 @@ func TestBatchOnce(t *testing.T) {
 	a := New(nil, nil)
 	const n = 500
 	seen := make([]int, n)
-	err := a.batch(t.Context(), n, func(_ context.Context, _ string, k int) func() error {
+	err := a.batch(t.Context(), n, func(_ context.Context, _ caller, k int) func() error {
 		return func() error { seen[k]++; return nil }
 	})
 	if err != nil {
@@ -30,7 +30,7 @@ func TestBatchOnce(t *testing.T) {
 		}
 	}
 	gone := errors.New("the client is gone")
-	if err := a.batch(t.Context(), n, func(context.Context, string, int) func() error { return func() error { return gone } }); !errors.Is(err, gone) {
+	if err := a.batch(t.Context(), n, func(context.Context, caller, int) func() error { return func() error { return gone } }); !errors.Is(err, gone) {
 		t.Errorf("a client that goes: %v", err)
 	}
 	for _, n := range []int{0, maxBatch + 1} {
@@ -38,8 +38,10 @@ func TestBatchOnce(t *testing.T) {
 			t.Errorf("a batch of %d: %v", n, err)
 		}
 	}
-	for range maxBatches {
-		a.batches <- struct{}{}
+	for range maxBatches / 2 {
+		if _, ok := a.batches.take("", 1); !ok {
+			t.Fatal("half of all batches are not one project's")
+		}
 	}
 	if err := a.batch(t.Context(), 1, nil); connect.CodeOf(wireError(err)) != connect.CodeResourceExhausted {
 		t.Errorf("one batch too many: %v", err)
@@ -68,16 +70,28 @@ func TestPatiently(t *testing.T) {
 func TestHeld(t *testing.T) {
 	a := New(nil, nil)
 	r := &dsecv1.CallRequest{Call: &dsecv1.CallSpec{Stdin: make([]byte, 1<<20)}}
-	release, err := a.hold(r)
-	if err != nil || a.held.Load() < 1<<20 {
-		t.Fatalf("%d held, %v", a.held.Load(), err)
+	release, err := a.hold(t.Context(), r)
+	if err != nil || a.held.taken < 1<<20 {
+		t.Fatalf("%d held, %v", a.held.taken, err)
 	}
 	release()
-	a.held.Store(maxHeld)
-	_, err = a.hold(r)
+	if a.held.taken != 0 || len(a.held.of) != 0 {
+		t.Errorf("still held: %+v", a.held)
+	}
+	if _, ok := a.held.take("", maxHeld/2); !ok {
+		t.Fatal("half of all memory is not one project's")
+	}
+	_, err = a.hold(t.Context(), r)
 	var ce *connect.Error
-	if !errors.As(err, &ce) || ce.Code() != connect.CodeResourceExhausted || ce.Meta().Get("Retry-After") == "" || a.held.Load() != maxHeld {
-		t.Errorf("too much input: %v, %d held", err, a.held.Load())
+	if !errors.As(err, &ce) || ce.Code() != connect.CodeResourceExhausted || ce.Meta().Get("Retry-After") == "" || a.held.taken != maxHeld/2 {
+		t.Errorf("too much input: %v, %d held", err, a.held.taken)
+	}
+	// Others have the other half, and no more.
+	if _, ok := a.held.take("other", maxHeld/2); !ok {
+		t.Error("another project has nothing of its own")
+	}
+	if _, ok := a.held.take("third", 1); ok {
+		t.Error("more was taken than there is")
 	}
 }
 

@@ -125,6 +125,9 @@ func (s *slot) arrange(r *running) (string, End) {
 	} else {
 		var err error
 		if r.exec, err = unix.Openat(s.w.cache, r.Program, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
+			if err == unix.ENOENT {
+				return "compiled program: it is not there any more", NoProgram
+			}
 			return "compiled program: " + err.Error(), Broken
 		}
 	}
@@ -244,7 +247,7 @@ func (s *slot) finish() {
 		p.DiskFull = p.Signal == int64(unix.SIGXFSZ) || full(s.dir)
 	}
 	if p.End == Exited && len(r.Collect) > 0 {
-		p.Files = collect(s.dir, r.Collect, r.CollectBytes)
+		p.Files = collect(s.dir, r.Collect, r.CollectBytes, MaxReply-int64(len(p.Stdout)+len(p.Stderr)))
 	}
 	s.w.reply(p)
 }

@@ -118,8 +118,10 @@ func full(dir int) bool {
 	return unix.Fstatfs(dir, &st) == nil && (st.Bfree == 0 || st.Ffree == 0)
 }
 
-// collect reads files of the working directory: regular ones, of at most max bytes. What is not there is left out.
-func collect(dir int, names []string, max int64) []File {
+// collect reads files of the working directory: regular ones, of at most max bytes each, and of at most all bytes
+// together. What is not there, or does not fit, is left out: sparse files cost a program nothing, and must not make a
+// message that the edge refuses.
+func collect(dir int, names []string, max, all int64) []File {
 	work, err := unix.Openat(dir, "work", unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil
@@ -127,7 +129,8 @@ func collect(dir int, names []string, max int64) []File {
 	defer unix.Close(work)
 	var out []File
 	for _, name := range names {
-		if f, ok := readFile(work, name, max); ok {
+		if f, ok := readFile(work, name, min(max, all)); ok {
+			all -= int64(len(f.Data))
 			out = append(out, f)
 		}
 	}

@@ -188,6 +188,8 @@ func (s *slot) write(sc *nursery.Script) {
 	limit := func(what int) int { return do("limit resources", unix.SYS_SETRLIMIT, uintptr(what), 0) }
 	s.step.file, s.step.nofile = limit(unix.RLIMIT_FSIZE), limit(unix.RLIMIT_NOFILE)
 	s.step.stack, s.step.cpu = limit(unix.RLIMIT_STACK), limit(unix.RLIMIT_CPU)
+	// Where the node hands cores to a program of its own, a crash would leave something there.
+	do("limit cores", unix.SYS_SETRLIMIT, unix.RLIMIT_CORE, sc.Bytes(make([]byte, 16)))
 	do("lead a session", unix.SYS_SETSID)
 	do("set the usual umask", unix.SYS_UMASK, 0o022)
 	do("enter "+callDir+"/work", unix.SYS_CHDIR, str(callDir+"/work"))

@@ -20,6 +20,10 @@ const (
 // MaxFrame bounds one message, bytes.
 const MaxFrame = 64 << 20
 
+// MaxReply is how many bytes the output and the files of a call have together at most: the rest of a frame is for names
+// and numbers.
+const MaxReply = MaxFrame - 1<<20
+
 // Layer is where a layer lies on the node.
 type Layer struct{ Meta, Data string }
 
@@ -81,7 +85,8 @@ const (
 	OutOfMemory
 	Cancelled
 	CannotStart
-	Broken // the platform's doing
+	Broken    // the platform's doing
+	NoProgram // the compiled program is not in the cache
 )
 
 // Reply is what came of a call.

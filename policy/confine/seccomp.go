@@ -85,9 +85,11 @@ func Program(rules []Rule) ([]byte, error) {
 	}
 	byCall := map[int][]Rule{}
 	for _, r := range rules {
-		if nr, ok := linux.SyscallNumber(r.Call); ok {
-			byCall[nr] = append(byCall[nr], r)
+		nr, ok := linux.SyscallNumber(r.Call)
+		if !ok { // left out, it would be allowed
+			return nil, fmt.Errorf("system-call filter: the table has no %q: add it to internal/linux", r.Call)
 		}
+		byCall[nr] = append(byCall[nr], r)
 	}
 	nrs := make([]int, 0, len(byCall))
 	for nr := range byCall {

@@ -63,3 +63,10 @@ func child() {
 	}
 	os.Exit(0)
 }
+
+// TestUnknownCall: a rule for a call that the table has not is an error, for left out it would be allowed.
+func TestUnknownCall(t *testing.T) {
+	if b, err := Program([]Rule{{Call: "no_such_call", Errno: eperm}}); err == nil || !strings.Contains(err.Error(), "no_such_call") {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}

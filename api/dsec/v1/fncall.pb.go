@@ -403,7 +403,8 @@ type CallSpec struct {
 	Env    []string    `protobuf:"bytes,3,rep,name=env,proto3" json:"env,omitempty"`
 	Stdin  []byte      `protobuf:"bytes,4,opt,name=stdin,proto3" json:"stdin,omitempty"`
 	Limits *CallLimits `protobuf:"bytes,5,opt,name=limits,proto3" json:"limits,omitempty"`
-	// Files of the working directory that are wanted back; those that are missing or too large are left out.
+	// Files of the working directory that are wanted back; those that are missing or too large are left out, and those
+	// that are more than 63 MiB together with the output.
 	Collect []string `protobuf:"bytes,6,rep,name=collect,proto3" json:"collect,omitempty"`
 	// Bound of each of them; default 1 MiB.
 	CollectBytes  int64 `protobuf:"varint,7,opt,name=collect_bytes,json=collectBytes,proto3" json:"collect_bytes,omitempty"`
@@ -632,7 +633,7 @@ func (x *CallResult) GetCompileSeconds() float64 {
 type CallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Chosen by the client. The same id again, of the same key, returns the first one's result while the node remembers
-	// it, and runs nothing.
+	// it, and runs nothing. For another call it is ALREADY_EXISTS.
 	OperationId   string    `protobuf:"bytes,1,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
 	Call          *CallSpec `protobuf:"bytes,2,opt,name=call,proto3" json:"call,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1004,7 +1005,7 @@ type JudgeSpec struct {
 	Comparison Comparison   `protobuf:"varint,6,opt,name=comparison,proto3,enum=dsec.v1.Comparison" json:"comparison,omitempty"`
 	// Cases are run in order, and those after the first that is not accepted are skipped.
 	StopEarly bool `protobuf:"varint,7,opt,name=stop_early,json=stopEarly,proto3" json:"stop_early,omitempty"`
-	// How much of each case's stdout and stderr comes back, bytes; default 0.
+	// How much of each case's stdout and stderr comes back, bytes; default 0. At most 1 MiB, and 64 MiB of all cases.
 	ShowOutputBytes int64 `protobuf:"varint,8,opt,name=show_output_bytes,json=showOutputBytes,proto3" json:"show_output_bytes,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
