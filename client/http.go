@@ -213,7 +213,7 @@ func (c *Client) UploadLayer(ctx context.Context, up Upload, tar io.Reader, prog
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read import's answer: %w", err)
+		return nil, fmt.Errorf("read import's answer: %w", c.explain(err))
 	}
 	return nil, fmt.Errorf("import ended without a layer: %w", io.ErrUnexpectedEOF)
 }

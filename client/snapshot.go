@@ -58,7 +58,7 @@ func (c *Client) PackDiff(ctx context.Context, r *dsecv1.PackDiffRequest, progre
 		}
 	}
 	if err := s.Err(); err != nil {
-		return nil, err
+		return nil, c.explain(err)
 	}
 	return nil, fmt.Errorf("pack ended without a result: %w", io.ErrUnexpectedEOF)
 }

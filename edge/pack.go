@@ -85,7 +85,7 @@ func (e *Edge) packed(ctx context.Context, req *dsecv1.PackDiffRequest) (*snapsh
 	if err != nil {
 		return nil, err
 	}
-	return b.take(ctx, snapshotOf{})
+	return b.take(ctx, snapshotOf{pack: true})
 }
 
 // lastPack is the state of the sandbox's last incremental pack; nil = there was none, or it is not asked for.
@@ -98,7 +98,7 @@ func (e *Edge) lastPack(x *snapshot, req *dsecv1.PackDiffRequest) (*snapshot, er
 	defer s.mu.Unlock()
 	for _, o := range s.m {
 		if o.rec.GetPack() && o.rec.Ready && !o.rec.Deleted && o.rec.Public.SandboxId == x.rec.Public.SandboxId {
-			if n := len(x.rec.Public.Layers) + len(o.rec.Packed) + 1; n >= maxLayers {
+			if n := len(x.rec.Public.Layers) + len(o.rec.Packed) + 1; n > maxLayers {
 				return nil, fmt.Errorf("pack of sandbox %s: %w: it has %d layers with its packs, at most %d are possible: make one that is not incremental",
 					x.rec.Public.SandboxId, sandbox.ErrExhausted, n, maxLayers)
 			}

@@ -22,6 +22,19 @@ const snapshotTimeout = 5 * time.Minute
 type snapshotOf struct {
 	labels map[string]string
 	kept   bool // until it is deleted; else as long as something needs it
+	pack   bool // to be packed: generations become one layer
+}
+
+// checkDepth tells whether what is made of a sandbox still fits into a stack: a sandbox of its snapshot, with each
+// generation a layer of its own, or one of its pack.
+func checkDepth(c *record.Created, pack bool) error {
+	switch layers := len(c.Layers) + 1; {
+	case layers > maxLayers: // a pack would not help
+		return fmt.Errorf("%w: what is made of it would have more than %d layers; begin from fewer (dsec layer collapse)", sandbox.ErrExhausted, maxLayers)
+	case !pack && layers+len(c.Snapshots) > maxLayers:
+		return fmt.Errorf("%w: what is made of it would have more than %d layers; pack it, and go on from the pack", sandbox.ErrExhausted, maxLayers)
+	}
+	return nil
 }
 
 // take keeps the disk of a sandbox as it is now. It is held until snapshots.release.
@@ -31,9 +44,8 @@ func (b *box) take(ctx context.Context, of snapshotOf) (*snapshot, error) {
 		return nil, err
 	}
 	c := b.created
-	if n := len(c.Layers) + len(c.Snapshots) + 1; n >= maxLayers {
-		return nil, fmt.Errorf("snapshot of sandbox %s: %w: what is made of it would have more than %d layers; pack it, and go on from the pack",
-			b.id, sandbox.ErrExhausted, maxLayers)
+	if err := checkDepth(c, of.pack); err != nil {
+		return nil, fmt.Errorf("snapshot of sandbox %s: %w", b.id, err)
 	}
 	if err := b.lock(ctx); err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ func newImage() *cobra.Command {
 	const base = dsecv1.LayerKind_LAYER_KIND_BASE
 	cmd := &cobra.Command{Use: "image", Short: "Import, list and remove base images"}
 	cmd.AddCommand(newImageImport(), newImageBuild(), newLayerLs("ls", "List base images", base), newLayerInspect(base), newLayerTag(base),
-		newLayerDiff(base), newLayerVerify(base), newImageRm(), newLayerGC())
+		newLayerDiff(base), newLayerVerify(base), newLayerTrace(base), newImageRm(), newLayerGC())
 	return cmd
 }
 

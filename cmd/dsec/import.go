@@ -32,7 +32,7 @@ func importRemote(cmd *cobra.Command, c *client.Client, req *dsecv1.ImportLayerR
 		p.show(msg.GetProgress())
 	}
 	if err := s.Err(); err != nil {
-		return err
+		return c.Explain(err)
 	}
 	return fmt.Errorf("import ended without a layer: %w", io.ErrUnexpectedEOF)
 }

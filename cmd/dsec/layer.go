@@ -13,7 +13,7 @@ import (
 
 func newLayer() *cobra.Command {
 	cmd := &cobra.Command{Use: "layer", Short: "Import, list and remove layers of any kind"}
-	cmd.AddCommand(newLayerImport(), newLayerLs("ls", "List layers", 0), newLayerInspect(0), newLayerTag(0), newLayerDiff(0), newLayerVerify(0),
+	cmd.AddCommand(newLayerImport(), newLayerLs("ls", "List layers", 0), newLayerInspect(0), newLayerTag(0), newLayerDiff(0), newLayerVerify(0), newLayerTrace(0),
 		newLayerCollapse(), newLayerRm(), newLayerGC())
 	return cmd
 }

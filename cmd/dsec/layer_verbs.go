@@ -147,7 +147,7 @@ when size and time are; --contents reads them. @V alone means another version of
 			}
 		}
 		if err := s.Err(); err != nil {
-			return err
+			return c.Explain(err)
 		}
 		if differs {
 			return errDiffers
@@ -268,7 +268,7 @@ are not larger than --max-size together, and publishes the result as the next ve
 			return nil
 		}
 		if err := s.Err(); err != nil {
-			return err
+			return c.Explain(err)
 		}
 		return fmt.Errorf("collapse ended without a layer: %w", io.ErrUnexpectedEOF)
 	}
