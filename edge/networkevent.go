@@ -47,7 +47,10 @@ func (e *Edge) followNetwork() {
 			if ev.reached != nil {
 				close(ev.reached)
 			} else if b, err := e.find(ev.Sandbox); err == nil {
-				b.noteNetwork(ev)
+				// They alone can fill the record, while a command runs that does not end.
+				if b.noteNetwork(ev) && b.log.Full() {
+					e.tidy.later(e, b.compact)
+				}
 			}
 		case <-e.closing:
 			return
@@ -82,12 +85,13 @@ func (b *box) settleNetwork() {
 	}
 }
 
-func (b *box) noteNetwork(ev NetworkEvent) {
+// noteNetwork tells whether it recorded the event.
+func (b *box) noteNetwork(ev NetworkEvent) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	state := b.machine.State()
 	if state != sandbox.StateRunning && state != sandbox.StatePaused && state != sandbox.StateStopping {
-		return
+		return false
 	}
 	if state == sandbox.StateStopping && !b.netLast { // what it spent before does not cost it the last ones
 		b.netLast, b.netSecond = true, 0
@@ -97,7 +101,7 @@ func (b *box) noteNetwork(ev NetworkEvent) {
 	}
 	if b.netNoted++; b.netNoted > networkEventsRate {
 		b.netLeftOut++
-		return
+		return false
 	}
 	note := &record.Note{Type: ev.Type, Message: ev.Why, Attributes: map[string]string{}}
 	for k, v := range map[string]string{"name": ev.Name, "protocol": ev.Protocol, "rule": ev.Rule} {
@@ -117,5 +121,7 @@ func (b *box) noteNetwork(ev NetworkEvent) {
 	}
 	if err := b.append(&record.Entry{Body: &record.Entry_Note{Note: note}}); err != nil {
 		b.e.log.Debug("record a network event", "sandbox", b.id, "err", err)
+		return false
 	}
+	return true
 }

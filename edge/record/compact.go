@@ -15,7 +15,7 @@ const compactName = "journal.new"
 func (l *Log) Full() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	return l.size+l.spilled > max(l.opt.Total, l.compactAt) && len(l.ended) > 0
+	return l.size+l.spilled > max(l.opt.Total, l.compactAt) && (len(l.ended) > 0 || l.noted > l.opt.Total/4)
 }
 
 // Compact rewrites the journal so that ended commands take at most half of the bound: the newest keep their
@@ -239,6 +239,7 @@ func (l *Log) adopt(n *Log, plan *compaction) {
 	l.synced = 0
 	l.f, l.size, l.seq = n.f, n.size, n.seq
 	l.commands, l.ops, l.ended, l.live = n.commands, n.ops, n.ended, n.live
+	l.noted = n.noted
 	l.forgotten += int64(len(plan.forget))
 	// What could not be dropped, the output of running commands, must not cause one compaction after another.
 	l.compactAt = (l.size + l.spilled) * 3 / 2

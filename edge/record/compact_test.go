@@ -157,3 +157,47 @@ func FuzzOpen(f *testing.F) {
 		}
 	})
 }
+
+// TestNotesAreBounded: notes alone are dropped too, while a command runs that never ends and keeps what it said.
+func TestNotesAreBounded(t *testing.T) {
+	opt := testOptions()
+	opt.Total = 64 << 10
+	l, dir := create(t, opt)
+	created := &Entry{Body: &Entry_Created{Created: &Created{BootId: "b"}}}
+	if err := l.Append(created); err != nil {
+		t.Fatal(err)
+	}
+	live := start(t, l, "live")
+	if _, err := l.Output(live, 0, wire.Stdout, []byte("still here")); err != nil {
+		t.Fatal(err)
+	}
+	compactions := 0
+	note := func(from, to int) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			if err := l.Append(&Entry{Body: &Entry_Note{Note: &Note{Type: "network_denied", Message: strings.Repeat("x", 200)}}}); err != nil {
+				t.Fatal(err)
+			}
+			if l.Full() {
+				compactions++
+				if err := l.Compact(created, &Checkpoint{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if l.Usage() > opt.Total*3/2 {
+				t.Fatalf("record of %d bytes after %d notes", l.Usage(), i)
+			}
+		}
+	}
+	note(0, 2000)
+	if compactions < 2 || compactions > 20 {
+		t.Errorf("%d compactions", compactions)
+	}
+	// What a record that is opened again holds of them counts.
+	note(2000, 2200)
+	l, _ = reopen(t, l, dir, opt)
+	note(2200, 4000)
+	if got := all(t, l, live, 0, 100); got != "still here" {
+		t.Errorf("live output %q", got)
+	}
+}

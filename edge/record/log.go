@@ -63,6 +63,7 @@ type Log struct {
 	spilled   int64 // bytes in segment files
 	spill     spillFile
 	compactAt int64 // size below which another compaction would gain little
+	noted     int64 // bytes of entries of no command, which the next compaction drops
 	synced    int64 // bytes of f known to be on disk
 
 	syncMu sync.Mutex // held during fsync; taken before mu
@@ -110,7 +111,10 @@ func (l *Log) Rename(dir string) error {
 func (l *Log) Append(e *Entry) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, err := l.append(e)
+	pos, err := l.append(e)
+	if err == nil {
+		l.noted += l.size - pos
+	}
 	return err
 }
 

@@ -163,6 +163,8 @@ func (l *Log) index(fr *frame, visit func(*Entry) error) error {
 		case *Entry_Checkpoint:
 			l.lastOrder = max(l.lastOrder, body.Checkpoint.NextOrder-1)
 			l.forgotten = body.Checkpoint.ForgottenCommands
+		default:
+			l.noted += fr.size
 		}
 		return visit(e)
 	}
