@@ -325,11 +325,14 @@ func (b *box) settle(ctx context.Context, inst sandbox.Instance, paused bool) {
 		do := inst.Resume
 		if paused {
 			do = inst.Pause
+			b.holdTimeouts(ctx, true) // first: a machine that stands still does not answer
 		}
 		if err := do(ctx); err != nil {
 			b.e.log.Error("bring a recovered sandbox to its state", "sandbox", b.id, "paused", paused, "err", err)
 		}
-		b.holdTimeouts(ctx, paused)
+		if !paused {
+			b.holdTimeouts(ctx, false)
+		}
 	}
 	b.mu.Lock()
 	_ = b.step(lifecycle.Tick{}) // what fell due meanwhile
