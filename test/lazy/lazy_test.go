@@ -65,7 +65,8 @@ func TestFromS3(t *testing.T) {
 		t.Errorf("%q before, %q after the node was started again", before, after)
 	}
 	s = n.stats()
-	if s.Cache.Hits == 0 || s.FetchedBytes > 4<<20 {
+	// What was on its way when blobd was killed is not in it, nor what is read ahead for the first time.
+	if s.Cache.Hits == 0 || s.FetchedBytes > s.Cache.HitBytes/2 {
 		t.Errorf("the cache was not used again: %+v", s)
 	}
 	var tr lazylayer.Trace
