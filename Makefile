@@ -9,13 +9,16 @@ GO ?= go
 BUF_VERSION := 1.75.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: all build deps demo test test-all test-go test-python test-kernel vet generate bench bench-network bench-fncall bench-environments clean
+.PHONY: all build deps test-deps demo test test-all test-go test-python test-kernel vet generate bench bench-network bench-fncall bench-environments clean
 
 all: build
 
 # Packages from the distribution, installed only where missing.
 deps:
 	@hack/deps.sh
+
+test-deps:
+	@hack/deps.sh test
 
 build:
 	@mkdir -p $(BIN)
@@ -25,7 +28,7 @@ build:
 demo: deps build
 	$(GO) run ./demo -dsec $(BIN)/dsec
 
-test: deps build vet test-go test-python
+test: test-deps build vet test-go test-python
 
 vet:
 	@out=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$out" ]; then echo "gofmt differs in: $$out"; exit 1; fi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the distribution's packages that building, running and testing need; does nothing when all are there.
 #
-#   hack/deps.sh [bench|kernel|race]
+#   hack/deps.sh [test|bench|kernel|race]
 set -euo pipefail
 if ! command -v go >/dev/null 2>&1; then
 	echo "Go 1.26 or newer is needed: https://go.dev/doc/install" >&2
@@ -19,6 +19,13 @@ have curl         || need+=(curl)
 # The base is Debian's on Ubuntu too; downloads are checked.
 [ -f /usr/share/keyrings/debian-archive-keyring.gpg ] || need+=(debian-archive-keyring)
 [ -f /etc/ssl/certs/ca-certificates.crt ] || need+=(ca-certificates)
+if [ "${1:-}" = test ]; then # microVMs, and the clients that tests run
+	have qemu-system-x86_64 || need+=(qemu-system-x86)
+	have mke2fs     || need+=(e2fsprogs)
+	have xz         || need+=(xz-utils)
+	have cpio       || need+=(cpio)
+	have npm        || need+=(npm)
+fi
 if [ "${1:-}" = bench ]; then
 	have runc       || need+=(runc)
 	have ctr        || need+=(containerd)

@@ -168,7 +168,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// small is an image of little more than a shell: it is what a first command costs at the least.
+// smallImage is a tar of little more than a shell, beside files of random data of size bytes in all.
 func smallImage(debian string, files, size int) ([]byte, error) {
 	f, err := os.Open(debian)
 	if err != nil {
