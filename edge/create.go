@@ -284,11 +284,11 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 	}
 	b.readyAt = e.cfg.Clock.Wall()
 	e.add(b)
+	e.hub.publish(b, b.entry) // before anybody can do something with it
+	e.hub.publish(b, entry)
 	_ = b.step(lifecycle.Ready{TTL: p.ttl, Idle: p.idle})
 	b.mu.Unlock()
 	conn.Serve(&receiver{b: b, conn: conn})
-	e.hub.publish(b, b.entry)
-	e.hub.publish(b, entry)
 	if b.ceilingIsOld() { // it changed after this creation was checked, and before it was among those to be changed
 		if _, err := b.takeCeiling(ctx); err != nil {
 			return err

@@ -119,10 +119,12 @@ func (b *box) endCommand(c *command, result *dsecv1.CommandResult) {
 	ended.Pid, ended.Result, ended.EndedAt = c.pid, result, stamp(b.e.cfg.Clock.Wall())
 	group, launched := c.group, c.launched
 	c.mu.Unlock()
-	var entry *record.Entry
 	err := failpoint.Hit("command.before_end")
 	if err == nil {
-		entry, err = b.log.EndCommand(ended)
+		var entry *record.Entry
+		if entry, err = b.log.EndCommand(ended); entry != nil {
+			b.e.hub.publish(b, entry) // here, or another event could overtake it, and who follows would miss it
+		}
 	}
 	conn := b.conn
 	_ = b.step(lifecycle.Leave{})
@@ -145,9 +147,6 @@ func (b *box) endCommand(c *command, result *dsecv1.CommandResult) {
 	c.mu.Unlock()
 	c.markStarted()
 	close(c.done)
-	if entry != nil {
-		b.e.hub.publish(b, entry)
-	}
 	if c.session != nil {
 		c.session.next(c)
 	}
