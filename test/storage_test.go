@@ -163,7 +163,7 @@ func TestPoolFull(t *testing.T) {
 			if _, err := n.Client.Sandboxes.StopSandbox(t.Context(), &dsecv1.StopSandboxRequest{SandboxId: boxes[0].GetId()}); err != nil {
 				t.Error(err)
 			}
-		case strings.Contains(err.Error(), "pool has") && strings.Contains(err.Error(), "exhausted"):
+		case strings.Contains(err.Error(), "the writable-layer pool") && strings.Contains(err.Error(), "exhausted"):
 			t.Log(client.Message(err))
 		default:
 			t.Errorf("a creation on a full pool: %v", err)

@@ -85,10 +85,10 @@ func (d *Driver) build(ctx context.Context, sh *shell) error {
 	}
 	var err error
 	if sh.layer, err = d.pool.Make(string(sh.id)); err != nil {
-		return err
+		return poolError(err)
 	}
 	if err := sh.writeEtc(string(sh.id), d.resolvConf(sh.net)); err != nil {
-		return err
+		return poolError(err)
 	}
 	if err := failpoint.Hit("container/layered"); err != nil {
 		return err

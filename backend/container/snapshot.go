@@ -70,10 +70,15 @@ func (d *Driver) Snapshot(ctx context.Context, inst sandbox.Instance, id sandbox
 }
 
 func (d *Driver) snapshotError(id sandbox.ID, err error) error {
+	return poolError(fmt.Errorf("snapshot of %s: %w", id, err))
+}
+
+// poolError tells an error of the pool's file system that has no room as what it is.
+func poolError(err error) error {
 	if linux.NoRoom(err) {
-		return fmt.Errorf("snapshot of %s: %w: the writable-layer pool is full; delete snapshots, stop sandboxes or enlarge it: %w", id, sandbox.ErrExhausted, err)
+		return fmt.Errorf("%w: the writable-layer pool is full: delete snapshots, stop sandboxes or enlarge it: %w", sandbox.ErrExhausted, err)
 	}
-	return fmt.Errorf("snapshot of %s: %w", id, err)
+	return err
 }
 
 // OpenSnapshot opens what a sandbox had written.

@@ -227,7 +227,7 @@ func (d *Driver) compose(ctx context.Context, sh *shell, spec *sandbox.Spec) (*o
 	}
 	root, err := d.space.NewOverlay(o, linux.NoDev|linux.NoAtime, base(sh.slot))
 	if err != nil {
-		return nil, fmt.Errorf("compose root: %w", err)
+		return nil, poolError(fmt.Errorf("compose root: %w", err))
 	}
 	return root, nil
 }

@@ -183,16 +183,41 @@ type Overlay struct {
 	Options     []Option
 }
 
-// NewOverlay makes a detached overlay; id is as in NewMountAs. The parts may be closed afterwards.
+// NewOverlay makes a detached overlay; id is as in NewMountAs. The parts may be closed afterwards. Error: ErrNoWorkDir when
+// the writable part has no room.
 func (s *MountSpace) NewOverlay(o *Overlay, attr MountAttr, id uint32) (m *os.File, err error) {
 	if s.thread == nil {
-		return NewMountAs("overlay", attr, id, o.options(func(key string, f *os.File) Option { return Option{Key: key, File: f} })...)
+		m, err = NewMountAs("overlay", attr, id, o.options(func(key string, f *os.File) Option { return Option{Key: key, File: f} })...)
+	} else {
+		err = s.thread.do(func() error {
+			m, err = s.attachedOverlay(o, attr, id)
+			return err
+		})
 	}
-	err = s.thread.do(func() error {
-		m, err = s.attachedOverlay(o, attr, id)
-		return err
-	})
-	return m, err
+	if err != nil {
+		return nil, err
+	}
+	if err := writableOverlay(m); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+// ErrNoWorkDir says that an overlay could not make its work directory. It is an ENOSPC to NoRoom.
+var ErrNoWorkDir = fmt.Errorf("the writable layer has no room for overlayfs's work directory: %w", unix.ENOSPC)
+
+// writableOverlay refuses an overlay that the kernel turned read-only: where it cannot make its work directory, the mount
+// succeeds and a line in the kernel's log is all that tells.
+func writableOverlay(m *os.File) error {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(m.Fd()), &st); err != nil {
+		return &os.PathError{Op: "statfs", Path: m.Name(), Err: err}
+	}
+	if st.Flags&unix.ST_RDONLY != 0 {
+		return ErrNoWorkDir
+	}
+	return nil
 }
 
 func (o *Overlay) options(dir func(key string, f *os.File) Option) []Option {

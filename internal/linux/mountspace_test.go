@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -13,7 +14,7 @@ import (
 // parts are the stack of a test overlay: two lower layers and a writable one, of one kept tmpfs.
 func parts(t *testing.T, s *MountSpace) *Overlay {
 	t.Helper()
-	m, err := NewMount("tmpfs", NoDev, Option{Key: "mode", Value: "755"})
+	m, err := NewMount("tmpfs", NoDev, Option{Key: "mode", Value: "755"}, Option{Key: "nr_inodes", Value: "64"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,5 +176,35 @@ func TestMountSpaceSuccessor(t *testing.T) {
 	}
 	if err := s.Unmount(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestOverlayWithoutRoom: the kernel would give a read-only overlay where the writable part is full, and no error.
+func TestOverlayWithoutRoom(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	for name, open := range map[string]func(string, *os.File) (*MountSpace, error){"default": OpenMountSpace, "attached": OpenAttachedMountSpace} {
+		t.Run(name, func(t *testing.T) {
+			s, err := open(t.TempDir(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			o := parts(t, s)
+			n := 0
+			for ; err == nil; n++ {
+				err = MkdirAt(o.Upper, strconv.Itoa(n), 0o755)
+			}
+			if !NoRoom(err) || n < 2 {
+				t.Fatalf("after %d directories: %v", n, err)
+			}
+			if m, err := s.NewOverlay(o, NoDev, 0); !errors.Is(err, ErrNoWorkDir) || !NoRoom(err) {
+				t.Fatalf("an overlay %v on a full file system: %v", m, err)
+			}
+			if err := errors.Join(s.Drop("parts"), s.Unmount()); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }
