@@ -9,7 +9,7 @@ GO ?= go
 BUF_VERSION := 1.75.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: all build deps test-deps demo test test-all test-go test-python test-kernel vet generate bench bench-network bench-fncall bench-environments clean
+.PHONY: all build deps test-deps demo test test-all test-go test-python test-kernel vet generate bench bench-network bench-fncall bench-environments bench-e2b clean
 
 all: build
 
@@ -78,6 +78,11 @@ bench-environments: build
 bench-fncall: build
 	@hack/deps.sh bench
 	$(GO) run ./bench/fncall -dsec $(BIN)/dsec -out bench/out/fncall.json $(ARGS)
+
+# The door for E2B clients beside our own API, and many clients at once; ARGS="-n 20 -clients 10" makes it short.
+bench-e2b: build
+	@hack/deps.sh bench
+	$(GO) run ./bench/e2b -dsec $(BIN)/dsec -out bench/out/e2b.json $(ARGS)
 
 clean:
 	rm -rf $(BIN)

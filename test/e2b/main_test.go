@@ -3,7 +3,6 @@ package e2b
 import (
 	"archive/tar"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -166,21 +165,4 @@ func userLayer(t *testing.T, base string) io.Reader {
 // env leads clients to the node.
 func (n *node) env() []string {
 	return append(os.Environ(), "E2B_API_URL="+n.url, "E2B_SANDBOX_URL="+n.url, "E2B_DOMAIN=localhost:"+n.url[strings.LastIndex(n.url, ":")+1:], "E2B_API_KEY="+n.key)
-}
-
-// cached makes a directory of DSEC_CACHE once; others that need it wait.
-func cached(ctx context.Context, name string, make func(dir string) *exec.Cmd) (string, error) {
-	cache := os.Getenv("DSEC_CACHE")
-	if cache == "" {
-		cache = "/var/cache/dsec"
-	}
-	dir := filepath.Join(cache, name)
-	script := `set -e; mkdir -p "$0"; exec 9>"$1.lock"; flock 9; [ -e "$1/.done" ] && exit 0; rm -rf "$1"; mkdir "$1"; shift; dir=$1; shift; "$@" >&2; touch "$dir/.done"`
-	cmd := exec.CommandContext(ctx, "bash", append([]string{"-c", script, cache, dir, dir}, make(dir).Args...)...)
-	var errs bytes.Buffer
-	cmd.Stderr = &errs
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("install %s: %w\n%s", name, err, errs.String())
-	}
-	return dir, nil
 }

@@ -9,12 +9,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write the matrix of docs/e2b.md")
@@ -31,16 +31,14 @@ func (p pack) String() string { return p.language + " " + p.version }
 
 func python(version string) pack {
 	return pack{"PyPI", version, func(ctx context.Context) ([]string, error) {
-		dir, err := cached(ctx, "e2b-py-"+version, func(dir string) *exec.Cmd {
-			return exec.Command("bash", "-c", `python3 -m venv "$0" && "$0/bin/pip" install -q --disable-pip-version-check "e2b==$1"`, dir, version)
-		})
-		return []string{filepath.Join(dir, "bin", "python"), "testdata/suite.py"}, err
+		python, err := testkit.PythonPackages(ctx, "e2b-py-"+version, "e2b=="+version)
+		return []string{python, "testdata/suite.py"}, err
 	}}
 }
 
 func npm(version string) pack {
 	return pack{"npm", version, func(ctx context.Context) ([]string, error) {
-		dir, err := cached(ctx, "e2b-js-"+version, func(dir string) *exec.Cmd {
+		dir, err := testkit.Cached(ctx, "e2b-js-"+version, func(dir string) *exec.Cmd {
 			return exec.Command("npm", "install", "--silent", "--no-fund", "--no-audit", "--prefix", dir, "e2b@"+version)
 		})
 		return []string{"node", "testdata/suite.mjs", dir}, err
