@@ -85,9 +85,13 @@ func Submissions(n int) ([]*dsecv1.JudgeRequest, []Want) {
 		}
 		runtime, code := source(&kd, k)
 		w := Want{Name: runtime + ", " + kd.name, Good: dsecv1.Verdict_VERDICT_ACCEPTED, Bad: kd.verdict, Whole: kd.verdict}
+		memory := int64(32 << 20)
+		if kd.name == "forking" {
+			memory = 512 << 20 // more than as many as the process limit lets live: its time ends it, not its memory
+		}
 		subs[k] = &dsecv1.JudgeRequest{Submission: &dsecv1.JudgeSpec{
 			Program: &dsecv1.Program{Runtime: runtime, Code: code}, Cases: cases, StopEarly: kd.verdict != dsecv1.Verdict_VERDICT_ACCEPTED && k%4 == 1,
-			Limits: &dsecv1.CallLimits{CpuSeconds: 0.25, WallSeconds: 2, MemoryBytes: 32 << 20, Pids: 16, OutputBytes: 64 << 10, FileBytes: 8 << 20},
+			Limits: &dsecv1.CallLimits{CpuSeconds: 0.25, WallSeconds: 2, MemoryBytes: memory, Pids: 16, OutputBytes: 64 << 10, FileBytes: 8 << 20},
 		}}
 		want[k] = w
 	}
