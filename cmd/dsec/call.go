@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,7 +57,7 @@ one a line, as they end; lines with a "submission" (dsec.v1.JudgeRequest) are ju
 	fl.StringArrayVar(&f.files, "file", nil, "`PATH[=NAME]`: a file beside the program; may be repeated")
 	fl.StringArrayVar(&f.flags, "flag", nil, "`argument` for the compiler, like --flag=-O3; may be repeated")
 	fl.StringArrayVarP(&f.env, "env", "e", nil, "`NAME=VALUE` of the program's environment; may be repeated")
-	fl.StringArrayVar(&f.collect, "collect", nil, "`file` of the working directory to fetch into this one; may be repeated")
+	fl.StringArrayVar(&f.collect, "collect", nil, "`file[=name]` of the working directory to fetch into this one (under its last name, or as name); may be repeated")
 	fl.StringVar(&f.cases, "cases", "", "judge on the cases in `DIR`")
 	fl.StringVar(&f.compare, "compare", "trimmed", "how output is compared: exact, trimmed, tokens")
 	fl.BoolVar(&f.stop, "stop-early", false, "judge: stop at the first case that is not accepted")
@@ -89,7 +90,11 @@ func (f *callFlags) run(cmd *cobra.Command, args []string) error {
 	if f.cases != "" {
 		return f.judge(cmd, c, program, limits, args[2:])
 	}
-	spec := &dsecv1.CallSpec{Program: program, Args: args[2:], Env: f.env, Limits: limits, Collect: f.collect}
+	collect, err := parseCollect(f.collect)
+	if err != nil {
+		return &exitError{2, err}
+	}
+	spec := &dsecv1.CallSpec{Program: program, Args: args[2:], Env: f.env, Limits: limits, Collect: slices.Sorted(maps.Keys(collect))}
 	if f.stdin != "" {
 		if spec.Stdin, err = readInput(cmd, f.stdin); err != nil {
 			return &exitError{2, err}
@@ -100,9 +105,13 @@ func (f *callFlags) run(cmd *cobra.Command, args []string) error {
 		return infra(err)
 	}
 	for _, file := range r.GetFiles() {
-		if err := os.WriteFile(filepath.Base(file.GetPath()), file.GetData(), 0o644); err != nil {
+		if err := os.WriteFile(collect[file.GetPath()], file.GetData(), 0o644); err != nil {
 			return err
 		}
+		delete(collect, file.GetPath())
+	}
+	for _, path := range slices.Sorted(maps.Keys(collect)) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "dsec: the call left no file %s\n", path)
 	}
 	if wantJSON(cmd) {
 		if err := printProto(cmd.OutOrStdout(), r); err != nil {
@@ -117,6 +126,28 @@ func (f *callFlags) run(cmd *cobra.Command, args []string) error {
 	}
 	// As of a command: one table of ends and exit codes.
 	return exitOf(cmd, &dsecv1.Command{Result: &dsecv1.CommandResult{End: r.GetEnd(), ExitCode: r.GetExitCode(), Signal: r.GetSignal()}})
+}
+
+// parseCollect reads file[=name]: what a call's files are called here. Two that would be one file are refused before anything runs.
+func parseCollect(specs []string) (map[string]string, error) {
+	here, by := map[string]string{}, map[string]string{}
+	for _, spec := range specs {
+		path, name, ok := strings.Cut(spec, "=")
+		if !ok {
+			name = filepath.Base(path)
+		}
+		if path == "" || name == "" || name == "." || name == ".." || name == "/" {
+			return nil, fmt.Errorf("--collect %q: want file or file=name", spec)
+		}
+		if other, taken := by[filepath.Clean(name)]; taken {
+			return nil, fmt.Errorf("--collect %s: %s would be written to %s as well: name one of them, as in --collect %s=other", spec, other, name, path)
+		}
+		if _, twice := here[path]; twice {
+			return nil, fmt.Errorf("--collect %s: it is asked for twice", path)
+		}
+		here[path], by[filepath.Clean(name)] = name, path
+	}
+	return here, nil
 }
 
 func readInput(cmd *cobra.Command, path string) ([]byte, error) {
