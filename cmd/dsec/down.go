@@ -170,8 +170,12 @@ func endLeftovers(ctx context.Context, d stateDir, keep bool) (r downReport, err
 	}
 	defer lock.Close()
 	r.KeptSandboxes = keep
-	r.StoppedRoles = slices.DeleteFunc(slices.Clone(servedRoles), func(role string) bool { return holder(d.path("run", role+".lock")) == 0 })
-	if err := endStale(ctx, d, slog.New(slog.DiscardHandler)); err != nil {
+	roles := allRoles
+	if keep {
+		roles = servedRoles
+	}
+	r.StoppedRoles = slices.DeleteFunc(slices.Clone(roles), func(role string) bool { return holder(d.path("run", role+".lock")) == 0 })
+	if err := endStale(ctx, d, slog.New(slog.DiscardHandler), roles...); err != nil {
 		return r, err
 	}
 	if p := runningHold(d); p != nil && !keep {
@@ -200,6 +204,7 @@ func cleanRun(d stateDir, keepHold bool) []string {
 	}
 	if !keepHold {
 		paths = append(paths, d.path("run", "up.json"), d.socket(holdRole), hold.LockPath(d.socket(holdRole)),
+			d.socket(netproxyRole), d.path("run", netproxyRole+".lock"),
 			faultFile(d), faultFile(d)+".old")
 	}
 	removed := removeIfThere(paths...)

@@ -39,6 +39,8 @@ var roles = map[string]role{
 	"blobd":     serveBlobd,
 	"edge":      serveEdge,
 	"apiserver": serveAPIServer,
+
+	netproxyRole: serveNetproxy,
 }
 
 // roleWait is how long a role waits for its predecessor's end.
@@ -53,7 +55,7 @@ func newServe() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			run := roles[f.role]
 			if run == nil {
-				return &exitError{2, fmt.Errorf("role %q: want engine, blobd, edge or apiserver", f.role)}
+				return &exitError{2, fmt.Errorf("role %q: want engine, blobd, netproxy, edge or apiserver", f.role)}
 			}
 			d, err := openStateDir(f.state)
 			if err != nil {
@@ -79,7 +81,7 @@ func newServe() *cobra.Command {
 	}
 	stateFlag(cmd, &f.state)
 	fl := cmd.Flags()
-	fl.StringVar(&f.role, "role", "", "engine, blobd, edge or apiserver")
+	fl.StringVar(&f.role, "role", "", "engine, blobd, netproxy, edge or apiserver")
 	fl.StringVar(&f.backend, "backend", "container", "edge: driver (container, fake)")
 	fl.StringArrayVar(&f.opts, "opt", nil, "edge: `NAME=VALUE` for it or its driver (see dsec up)")
 	fl.StringSliceVar(&f.engine, "engine", nil, "apiserver: `endpoints` of the engine (default: the state directory's)")

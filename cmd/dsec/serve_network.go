@@ -98,7 +98,7 @@ func openNetwork(opts map[string]string, driver sandbox.BackendName, d stateDir,
 		}
 		return n, nil
 	}
-	cfg.Dir, cfg.Log = networkDir(d), log
+	cfg.Dir, cfg.Proxy, cfg.Log = networkDir(d), d.socket(netproxyRole), log
 	n.Network, err = claimNetwork(d, log, func() (*netnode.Network, error) { return netnode.Open(cfg, events) })
 	switch {
 	case err == nil:

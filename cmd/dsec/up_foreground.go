@@ -61,7 +61,11 @@ func upForeground(cmd *cobra.Command, f *upFlags, d stateDir) (err error) {
 
 	old, _ := d.readUp()
 	_ = os.Remove(d.path("run", "up.json"))
-	if err := endStale(ctx, d, n.log); err != nil {
+	stale := servedRoles
+	if !checksNames(f) {
+		stale = allRoles
+	}
+	if err := endStale(ctx, d, n.log, stale...); err != nil {
 		return err
 	}
 	api, err := n.listen(f.listen, old.URL)
@@ -302,10 +306,11 @@ func (n *node) down(keep bool) error {
 }
 
 // stopRoles ends the roles in the reverse order of their start. While sandboxes live on, so does what holds
-// their descriptors.
+// their descriptors and their connections.
 func (n *node) stopRoles(keep bool) (stopped []string) {
 	if keep {
 		n.sup.Leave(holdRole)
+		n.sup.Leave(netproxyRole)
 	}
 	for _, s := range n.sup.Status() {
 		stopped = append(stopped, s.Name)

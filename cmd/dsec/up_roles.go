@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -13,18 +14,30 @@ import (
 	"github.com/opendsec/dsec/cluster/supervisor"
 	"github.com/opendsec/dsec/internal/hold"
 	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/sandbox"
 )
 
 // holdRole keeps descriptors that must outlive every other role; it is adopted, never replaced.
 const holdRole = "hold"
 
+// netproxyRole has the connections of sandboxes that are checked by name; it is adopted, so that they outlive a node
+// whose sandboxes do.
+const netproxyRole = "netproxy"
+
 // servedRoles are the roles of `dsec serve`, in the order of their start.
 var servedRoles = []string{"engine", "blobd", "edge", "apiserver"}
+
+// allRoles are the served ones and netproxy, which ends after the edge.
+var allRoles = append(slices.Clone(servedRoles), netproxyRole)
 
 // nodeRoles is what `dsec up` runs. files are the listening sockets of the API, of the ports and, unless it
 // is off, of E2B clients.
 func nodeRoles(f *upFlags, d stateDir, files []*os.File) []supervisor.Role {
 	out := []supervisor.Role{{Name: holdRole, Args: []string{"hold", "--socket", d.socket(holdRole)}, Adopt: func() *os.File { return runningHold(d) }}}
+	if checksNames(f) {
+		out = append(out, supervisor.Role{Name: netproxyRole, Args: []string{"serve", "--role", netproxyRole, "--state", string(d)},
+			Adopt: func() *os.File { return lockedBy(d.path("run", netproxyRole+".lock")) }})
+	}
 	for _, name := range servedRoles {
 		r := supervisor.Role{Name: name, Args: []string{"serve", "--role", name, "--state", string(d)}}
 		switch name {
@@ -41,19 +54,36 @@ func nodeRoles(f *upFlags, d stateDir, files []*os.File) []supervisor.Role {
 	return out
 }
 
+// checksNames tells whether a node may have a network for sandboxes.
+func checksNames(f *upFlags) bool {
+	opts, err := parsePairs("--opt", f.opts, nil)
+	return err == nil && f.backend == string(sandbox.BackendContainer) && opts["network"] != string(networkOff)
+}
+
+// lockedBy returns a pidfd of the process that has a lock, nil when none does.
+func lockedBy(lock string) *os.File {
+	pid := holder(lock)
+	if pid == 0 {
+		return nil
+	}
+	p, err := linux.OpenPID(pid)
+	if err != nil {
+		return nil
+	}
+	// Between reading the pid and opening it the number may have changed hands; the lock tells.
+	if holder(lock) == pid {
+		return p
+	}
+	p.Close()
+	return nil
+}
+
 // runningHold returns a pidfd of the process that holds for this state directory, nil when none does: the one that has
 // the lock; and one that only answers at the socket, of a version without the lock or with no room to write its pid.
 func runningHold(d stateDir) *os.File {
 	socket := d.socket(holdRole)
-	lock := hold.LockPath(socket)
-	if pid := holder(lock); pid != 0 {
-		if p, err := linux.OpenPID(pid); err == nil {
-			// Between reading the pid and opening it the number may have changed hands; the lock tells.
-			if holder(lock) == pid {
-				return p
-			}
-			p.Close()
-		}
+	if p := lockedBy(hold.LockPath(socket)); p != nil {
+		return p
 	}
 	c, err := net.Dial("unixpacket", socket)
 	if err != nil {
@@ -72,9 +102,9 @@ func runningHold(d stateDir) *os.File {
 }
 
 // endStale ends roles that a killed `dsec up` left running: their successors take over what they did. The
-// sandboxes and hold go on.
-func endStale(ctx context.Context, d stateDir, log *slog.Logger) error {
-	for _, name := range servedRoles {
+// sandboxes and hold go on, and so do the connections that netproxy has, if it is not among the roles.
+func endStale(ctx context.Context, d stateDir, log *slog.Logger, roles ...string) error {
+	for _, name := range roles {
 		path := d.path("run", name+".lock")
 		for start := time.Now(); ; {
 			pid := holder(path)

@@ -192,6 +192,11 @@ func (c *Catalog) include(into *Service, path map[string]bool, at string) error 
 	return nil
 }
 
+// Text is the catalogue as a file that Extend reads: to give it to another process.
+func (c *Catalog) Text() ([]byte, error) {
+	return json.Marshal(map[string]map[string]serviceText{"services": c.source})
+}
+
 // Get finds a service.
 func (c *Catalog) Get(name string) (*Service, bool) {
 	s, ok := c.services[name]

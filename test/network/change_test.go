@@ -3,6 +3,8 @@ package network
 import (
 	"context"
 	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -153,6 +155,56 @@ func testKilled(t *testing.T, w *world, s *sites) {
 		t.Errorf("the paused one: %v", n)
 	}
 	paused.reach("https://shared.example/", "200 site=shared.example host=shared.example")
+}
+
+// stream begins a download through the check of names that does not end.
+func (b *box) stream(url string) {
+	b.t.Helper()
+	b.sh("rm -f /tmp/drip /tmp/count; { reach stream " + url + " >/tmp/drip.new 2>&1; mv /tmp/drip.new /tmp/drip; } >/dev/null 2>&1 &")
+	b.drips()
+}
+
+// testChecked: a download that is checked outlives the edge, twice, and the next one has its connection: it tells of it, and
+// its changes cut it. When the process that checks is killed, the download is reset, the sandbox told, and the next one works.
+func testChecked(t *testing.T, w *world, _ *sites) {
+	b := w.box(t, "live.example")
+	defer b.stop()
+	b.stream("http://live.example/drip")
+	checks := w.role("netproxy")
+	for range 2 {
+		w.killEdge(t)
+		b.drips()
+	}
+	if now := w.role("netproxy"); now != checks || now == 0 {
+		t.Errorf("process %d checks, before the edge was killed it was %d", now, checks)
+	}
+	b.set("live.example", "pypi")
+	b.drips() // it had been answered by a process that is gone
+	if got := b.sh("ls /tmp/drip 2>/dev/null || true"); got != "" {
+		t.Fatal("the download has ended")
+	}
+	b.set("pypi")
+	if got := b.ended("/tmp/drip"); got != "reset" {
+		t.Errorf("the download that is forbidden was told %q", got)
+	}
+	b.event("of the cut", func(e *dsecv1.Event) bool {
+		n, _ := strconv.Atoi(e.GetAttributes()["received"])
+		return e.GetType() == "network_cut" && e.GetAttributes()["name"] == "live.example" && n > 10
+	})
+
+	b.set("live.example")
+	b.stream("http://live.example/drip")
+	if err := syscall.Kill(checks, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.ended("/tmp/drip"); got != "reset" {
+		t.Errorf("the download whose process was killed was told %q", got)
+	}
+	b.event("of the end", func(e *dsecv1.Event) bool {
+		return e.GetType() == "network_failed" && strings.Contains(e.GetMessage(), "connect again")
+	})
+	eventually(t, "the next download", func() bool { return b.sh("reach http://live.example/") == "200 live" })
+	b.reach("https://pypi.org/", "name")
 }
 
 // testGivenUp: a caller that goes away in the middle leaves one of the two policies, whole, and a generation tells which.

@@ -24,7 +24,7 @@ var cases = []struct {
 	{"Allowed", testAllowed}, {"Closed", testClosed}, {"Shared", testShared}, {"Six", testSix}, {"Open", testOpen},
 	{"Without", testWithout}, {"Rotating", testRotating}, {"Unresolved", testUnresolved}, {"Forged", testForged},
 	{"Nested", testNested}, {"Ports", testPorts}, {"Live", testLive}, {"Paused", testPaused}, {"GivenUp", testGivenUp},
-	{"Events", testEvents}, {"Named", testNamed}, {"Clients", testClients}, {"Npm", testNpm}, {"Modules", testModules}, {"BadInput", testBadInput}, {"Killed", testKilled}, {"Second", testSecond},
+	{"Events", testEvents}, {"Named", testNamed}, {"Clients", testClients}, {"Npm", testNpm}, {"Modules", testModules}, {"BadInput", testBadInput}, {"Killed", testKilled}, {"Checked", testChecked}, {"Second", testSecond},
 }
 
 // TestNetwork: all of it, on one node.
@@ -37,7 +37,7 @@ func TestNetwork(t *testing.T) {
 }
 
 // onFallback are those that make test runs where nftables enforces: what differs most. make test-all runs all.
-var onFallback = []string{"Allowed", "Closed", "Shared", "Open", "Forged", "Live", "Events", "Modules", "Killed"}
+var onFallback = []string{"Allowed", "Closed", "Shared", "Open", "Forged", "Live", "Events", "Modules", "Killed", "Checked"}
 
 // TestFallback: the same where nftables enforces.
 func TestFallback(t *testing.T) {

@@ -8,8 +8,7 @@ import (
 )
 
 // Book remembers which addresses were answered for which names, for the proxy's check that a connection goes where its
-// name leads. It is in memory: after a restart of the node's services, a name must be resolved again before its next
-// connection.
+// name leads. It is in memory.
 type Book struct {
 	now func() time.Time
 	mu  sync.Mutex
@@ -48,32 +47,47 @@ func (o bookOpener) Open(ctx context.Context, g Grant) error {
 	return nil
 }
 
-func (b *Book) write(g Grant) {
+func (b *Book) write(g Grant) { b.Add(g.Key, g.Entries()...) }
+
+// Entries is what a grant comes to in a book.
+func (g Grant) Entries() []Entry {
+	out := make([]Entry, len(g.Addresses))
+	for i, a := range g.Addresses {
+		out[i] = Entry{g.Name, a.Addr, g.Until}
+	}
+	return out
+}
+
+// Add notes what was answered elsewhere.
+func (b *Book) Add(key string, entries ...Entry) {
+	if len(entries) == 0 {
+		return
+	}
 	now := b.now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	of := b.m[g.Key]
+	of := b.m[key]
 	if of == nil {
 		of = map[answered]time.Time{}
-		b.m[g.Key] = of
+		b.m[key] = of
 	}
-	if len(of)+len(g.Addresses) > maxAnswered {
+	if len(of)+len(entries) > maxAnswered {
 		for k, until := range of {
 			if !now.Before(until) {
 				delete(of, k)
 			}
 		}
 		for k := range of { // all are valid: some go early, and are resolved again
-			if len(of)+len(g.Addresses) <= maxAnswered*3/4 {
+			if len(of)+len(entries) <= maxAnswered*3/4 {
 				break
 			}
 			delete(of, k)
 		}
 	}
-	for _, a := range g.Addresses {
-		k := answered{g.Name, a.Addr}
-		if of[k].Before(g.Until) {
-			of[k] = g.Until
+	for _, e := range entries {
+		k := answered{e.Name, e.Addr}
+		if of[k].Before(e.Until) {
+			of[k] = e.Until
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/opendsec/dsec/internal/linux"
 )
@@ -74,3 +75,13 @@ func Routers() ([]string, error) {
 
 // unescape undoes what the kernel does to blanks in the names of mounts.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+
+// Identity names the router of a directory, apart from those that were there before it. Error: os.ErrNotExist.
+func Identity(dir string) (string, error) {
+	var st syscall.Stat_t
+	file := Config{Dir: dir}.file()
+	if err := syscall.Stat(file, &st); err != nil {
+		return "", &os.PathError{Op: "stat", Path: file, Err: err}
+	}
+	return fmt.Sprintf("%d:%d", st.Dev, st.Ino), nil
+}

@@ -2,7 +2,6 @@ package node
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -55,19 +54,4 @@ func ownAddresses() ([]netip.Prefix, error) {
 		}
 	}
 	return out, nil
-}
-
-// notHere refuses a connection that has come to the node itself: by an address that it got after its start, which no list
-// names. The kernel gives the two ends of such a connection the same address, and never those of others.
-func notHere(c net.Conn, err error) (net.Conn, error) {
-	if err != nil {
-		return nil, err
-	}
-	here, ok1 := c.LocalAddr().(*net.TCPAddr)
-	there, ok2 := c.RemoteAddr().(*net.TCPAddr)
-	if ok1 && ok2 && here.IP.Equal(there.IP) {
-		c.Close()
-		return nil, errors.New("the address is the node's own, which is always denied")
-	}
-	return c, nil
 }

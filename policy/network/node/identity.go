@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 
-	"github.com/opendsec/dsec/policy/network"
 	"github.com/opendsec/dsec/policy/network/dns"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -31,21 +30,6 @@ func (n *Network) identify(a netip.Addr) (dns.Client, bool) {
 		return dns.Client{}, false
 	}
 	return dns.Client{Key: p.key, Program: p.program, Generation: p.generation}, true
-}
-
-// keyOf tells the proxy who connects.
-func (n *Network) keyOf(a netip.Addr) (string, bool) {
-	p, ok := n.at(a)
-	return p.key, ok
-}
-
-func (n *Network) programOf(key string) (*network.Program, bool) {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-	if p := n.keys[key]; p != nil && p.program != nil {
-		return p.program, true
-	}
-	return nil, false
 }
 
 // opener opens in the datapath what the resolver is about to answer.

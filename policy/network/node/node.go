@@ -18,7 +18,6 @@ import (
 	"github.com/opendsec/dsec/policy/network/datapath"
 	"github.com/opendsec/dsec/policy/network/dns"
 	"github.com/opendsec/dsec/policy/network/link"
-	"github.com/opendsec/dsec/policy/network/proxy"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -34,6 +33,9 @@ type Config struct {
 	Catalog   *network.Catalog // services (network.Builtin)
 	// Dial reaches the internet, for the resolver and the proxy; nil dials from the process's namespace.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Proxy is the socket of the process that checks names (netproxy.Server); empty: this one does, and connections that are
+	// checked end with it. With it, what is checked is dialled by that process.
+	Proxy string
 	// Addresses are the node's own: no policy opens them (those of its interfaces).
 	Addresses []netip.Prefix
 	// Enforcer is datapath.EBPF or datapath.Nftables (that of links that are there, else the best that the kernel takes).
@@ -49,7 +51,7 @@ type Network struct {
 	dp     datapath.Datapath
 	book   *dns.Book
 	dns    *dns.Server
-	proxy  *proxy.Server
+	check  check
 	events func(Event)
 
 	cancel context.CancelFunc
@@ -100,18 +102,13 @@ func Open(cfg Config, events func(Event)) (_ *Network, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.dns, err = dns.New(dns.Config{
-		Identify: n.identify, Opener: n.book.Opener(opener{n}), Local: n.members, Events: n.named, Upstreams: cfg.Upstreams, Log: cfg.Log,
-		Dial: func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-			return cfg.Dial(ctx, network, to.String())
-		},
-	}); err != nil {
+	if err := n.openCheck(ctx); err != nil {
 		return nil, err
 	}
-	if n.proxy, err = proxy.New(proxy.Config{
-		Origin: proxy.Transparent(n.keyOf), Program: n.programOf, Answered: n.book.Answered, Events: n.proxied, Log: cfg.Log,
-		Dial: func(ctx context.Context, f proxy.Flow) (net.Conn, error) {
-			return notHere(cfg.Dial(ctx, "tcp", f.Destination.String()))
+	if n.dns, err = dns.New(dns.Config{
+		Identify: n.identify, Opener: teller{n, n.book.Opener(opener{n})}, Local: n.members, Events: n.named, Upstreams: cfg.Upstreams, Log: cfg.Log,
+		Dial: func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+			return cfg.Dial(ctx, network, to.String())
 		},
 	}); err != nil {
 		return nil, err
@@ -151,7 +148,7 @@ func (c *Config) defaults() error {
 // serve listens at the gateway's addresses and answers until ctx ends.
 func (n *Network) serve(ctx context.Context) error {
 	var packets []net.PacketConn
-	var streams, checked []net.Listener
+	var streams []net.Listener
 	for _, gw := range []netip.Addr{n.cfg.Plan.Gateway4(), n.cfg.Plan.Gateway6()} {
 		pc, err := n.router.ListenPacket(netip.AddrPortFrom(gw, datapath.DNSPort))
 		if err != nil {
@@ -163,19 +160,10 @@ func (n *Network) serve(ctx context.Context) error {
 			return err
 		}
 		streams = append(streams, ln)
-		if ln, err = n.router.Listen(netip.AddrPortFrom(gw, proxyPort), true); err != nil {
-			return err
-		}
-		checked = append(checked, ln)
 	}
 	n.wg.Go(func() {
 		if err := n.dns.Serve(ctx, packets, streams); err != nil && ctx.Err() == nil {
 			n.log.Error("the resolver has ended", "err", err)
-		}
-	})
-	n.wg.Go(func() {
-		if err := n.proxy.Serve(ctx, checked...); err != nil && ctx.Err() == nil {
-			n.log.Error("the checking proxy has ended", "err", err)
 		}
 	})
 	n.wg.Go(n.follow)
@@ -186,6 +174,9 @@ func (n *Network) serve(ctx context.Context) error {
 func (n *Network) Close() error {
 	n.cancel()
 	var errs []error
+	if n.check != nil {
+		errs = append(errs, n.check.Close())
+	}
 	if n.dp != nil {
 		errs = append(errs, n.dp.Close())
 	}
@@ -199,7 +190,7 @@ func (n *Network) Close() error {
 // Destroy takes the whole network away. No sandbox may need it any more.
 func (n *Network) Destroy() error {
 	n.cancel()
-	err := n.dp.Destroy()
+	err := errors.Join(n.check.Destroy(), n.dp.Destroy())
 	n.wg.Wait()
 	return errors.Join(err, n.router.Destroy())
 }
@@ -292,8 +283,10 @@ func (n *Network) Set(slot int, key string, generation uint64, prog *network.Pro
 	p.program, p.generation = prog, generation
 	n.mu.Unlock()
 	// What the proxy cuts is cut while the datapath still lets through that it is: else who waits for bytes waits for ever.
-	n.proxy.Recheck(p.key)
-	err = n.dp.Limit(slot, prog.Limits)
+	err = n.check.Set(n.placeAt(slot, key, prog))
+	if err == nil {
+		err = n.dp.Limit(slot, prog.Limits)
+	}
 	if err == nil {
 		err = n.carry(slot, key, generation, prog)
 	}
@@ -304,9 +297,14 @@ func (n *Network) Set(slot int, key string, generation uint64, prog *network.Pro
 		n.mu.Lock()
 		p.program, p.generation = before.program, before.generation
 		n.mu.Unlock()
+		if before.program == nil {
+			n.check.Forget(n.addresses(slot))
+		} else if cerr := n.check.Set(n.placeAt(slot, key, before.program)); cerr != nil {
+			err = errors.Join(err, cerr)
+		}
 		return fmt.Errorf("network of %s: %w", p.key, err)
 	}
-	n.proxy.Recheck(p.key) // of those that were being judged by the program before
+	n.check.Recheck(p.key) // of those that were being judged by the program before
 	return nil
 }
 
@@ -333,9 +331,8 @@ func (n *Network) Detach(slot int) error {
 		n.leave(p)
 	}
 	n.mu.Unlock()
+	n.check.Forget(n.addresses(slot)) // who had it before this process, too
 	if p != nil {
-		n.proxy.Recheck(p.key) // it has no program any more: all are cut
-		n.proxy.Forget(p.key)
 		n.dns.Forget(p.key)
 		n.book.Forget(p.key)
 	}

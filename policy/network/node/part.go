@@ -23,6 +23,7 @@ func (n *Network) Part(slot int) {
 	key := p.key
 	n.leave(p)
 	n.mu.Unlock()
+	n.check.Part(key) // which tells of those that it has
 	if err := n.dp.Join(slot, datapath.Group{}); err != nil {
 		n.log.Warn("take a sandbox out of its private network", "sandbox", key, "err", err)
 	}
@@ -31,7 +32,7 @@ func (n *Network) Part(slot int) {
 		n.log.Warn("the last connections of a sandbox are not told of", "sandbox", key, "err", err)
 		return
 	}
-	// The proxy tells of those that it has; what the node itself opened is no destination.
+	// What the node itself opened is no destination.
 	flows = slices.DeleteFunc(flows, func(f datapath.Flow) bool { return f.Proxied || f.Inbound })
 	slices.SortFunc(flows, func(a, b datapath.Flow) int { return cmp.Compare(b.BytesOut+b.BytesIn, a.BytesOut+a.BytesIn) })
 	now := time.Now()

@@ -31,6 +31,9 @@ type Config struct {
 	Dial func(ctx context.Context, f Flow) (net.Conn, error)
 	// Events takes what is to be recorded. It must not block. May be nil.
 	Events func(Event)
+	// Busy hears when a sandbox has its first connection, and when its last one has gone. It must not block, nor call the
+	// Server. May be nil.
+	Busy func(key string, busy bool)
 
 	HelloTimeout time.Duration // for what the client says first, and each head of a request (10 s)
 	DialTimeout  time.Duration // (10 s)
@@ -57,6 +60,9 @@ func (c Config) withDefaults() (Config, error) {
 	set(&c.MaxSandbox, 1<<10)
 	if c.Events == nil {
 		c.Events = func(Event) {}
+	}
+	if c.Busy == nil {
+		c.Busy = func(string, bool) {}
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

@@ -24,11 +24,25 @@ type side struct {
 
 func newSide(c net.Conn) *side { return &side{c, bufio.NewReaderSize(c, 4096)} }
 
-// reset closes so that the peer sees an error, and not an end.
-func (s *side) reset() {
-	if t, ok := s.conn.(*net.TCPConn); ok {
+// sudden makes a socket's end an error for its peer, until orderly: the end of the process too. Else a download that is
+// cut could pass for a whole one.
+func sudden(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetLinger(0)
 	}
+}
+
+// orderly closes a socket that has said all. What is on its way arrives.
+func orderly(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetLinger(-1)
+	}
+	c.Close()
+}
+
+// reset closes so that the peer sees an error, and not an end.
+func (s *side) reset() {
+	sudden(s.conn)
 	s.conn.Close()
 }
 
@@ -58,6 +72,7 @@ type conn struct {
 	cutFor   network.Decision
 	cancel   context.CancelFunc
 	gone     chan struct{} // closed when both sockets are
+	told     chan struct{} // closed when its end is told of
 	protocol string
 	names    []string // all that were let through
 }
@@ -76,8 +91,9 @@ func refuse(format string, args ...any) error {
 }
 
 func newConn(s *Server, nc net.Conn, f Flow) *conn {
-	c := &conn{s: s, flow: f, client: newSide(nc), since: s.cfg.Now(), gone: make(chan struct{})}
+	c := &conn{s: s, flow: f, client: newSide(nc), since: s.cfg.Now(), gone: make(chan struct{}), told: make(chan struct{})}
 	c.touch()
+	sudden(nc)
 	return c
 }
 
@@ -102,9 +118,9 @@ func (c *conn) serve(ctx context.Context) {
 	}
 	c.mu.Unlock()
 	if out != nil {
-		out.Close()
+		orderly(out)
 	}
-	c.client.conn.Close()
+	orderly(c.client.conn)
 	close(c.gone)
 	c.s.sent.Add(e.Sent)
 	c.s.received.Add(e.Received)
@@ -245,6 +261,7 @@ func (c *conn) dial(ctx context.Context) error {
 		c.client.reset()
 		return fmt.Errorf("connect to %s: %w", c.flow.Destination, plain(err))
 	}
+	sudden(nc)
 	c.mu.Lock()
 	c.out = nc
 	ended := c.ended

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -131,6 +132,7 @@ func (s *Server) accept(ctx context.Context, ln net.Listener, wg *sync.WaitGroup
 		}
 		wg.Go(func() {
 			defer s.leave(c)
+			defer close(c.told)
 			c.serve(ctx)
 		})
 	}
@@ -155,6 +157,9 @@ func (s *Server) enter(ctx context.Context, c *conn) bool {
 	default:
 		s.conns[c] = struct{}{}
 		state.conns[c] = struct{}{}
+		if len(state.conns) == 1 {
+			s.cfg.Busy(c.flow.Key, true)
+		}
 	}
 	s.mu.Unlock()
 	if why != "" {
@@ -170,7 +175,11 @@ func (s *Server) leave(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
-	delete(s.state(c.flow.Key).conns, c)
+	state := s.state(c.flow.Key)
+	delete(state.conns, c)
+	if len(state.conns) == 0 {
+		s.cfg.Busy(c.flow.Key, false)
+	}
 }
 
 // state finds or makes what is counted about a sandbox. Call it with mu held.
@@ -225,6 +234,29 @@ func (s *Server) Recheck(key string) int {
 		}
 	}
 	return len(cut)
+}
+
+// Part ends all connections of a sandbox whose processes are gone, and returns when their ends are told of, or after a
+// bounded wait.
+func (s *Server) Part(key string) {
+	s.mu.Lock()
+	var list []*conn
+	if st := s.sandboxes[key]; st != nil {
+		list = slices.Collect(maps.Keys(st.conns))
+	}
+	s.mu.Unlock()
+	for _, c := range list {
+		c.end("the sandbox has ended")
+	}
+	late := time.NewTimer(recheckWait)
+	defer late.Stop()
+	for _, c := range list {
+		select {
+		case <-c.told:
+		case <-late.C:
+			return
+		}
+	}
 }
 
 // Forget cuts all connections of a sandbox that has ended, and drops what is kept about it.
