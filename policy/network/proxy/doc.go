@@ -33,5 +33,6 @@
 // ended side is passed on as such (half-close). Who is refused gets a reason that its protocol has: 403 with a
 // sentence, or a TLS alert (access denied).
 //
-// Connections end with the process that runs the Server.
+// Connections end with the process that runs the Server (policy/network/netproxy): by a reset, even if it is killed, since an end in
+// order is asked for at the end.
 package proxy
