@@ -264,7 +264,7 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 		return fmt.Errorf("connect to dsec-init: %w", err)
 	}
 	b.handle = inst.Handle()
-	entry := &record.Entry{Body: &record.Entry_Ready{Ready: &record.Ready{Handle: b.handle, TtlNanos: int64(p.ttl), IdleNanos: int64(p.idle)}}}
+	entry := &record.Entry{Body: &record.Entry_Ready{Ready: &record.Ready{Handle: b.handle, TtlNanos: int64(p.ttl), IdleNanos: int64(p.idle), Boot: bootOf(inst)}}}
 	if err := b.log.Append(entry); err != nil {
 		closeQuietly(conn)
 		return fmt.Errorf("%w: %w", err, sandbox.ErrUnavailable)
@@ -295,6 +295,14 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 		}
 	}
 	return nil
+}
+
+// bootOf tells how a machine came up; "" where its backend does not say.
+func bootOf(inst sandbox.Instance) string {
+	if b, ok := inst.(sandbox.Booter); ok {
+		return b.Boot()
+	}
+	return ""
 }
 
 // failCreation keeps the record of a creation that made nothing, unless it was refused for want of room.

@@ -22,6 +22,9 @@ func eventOf(id sandbox.ID, e *record.Entry) *dsecv1.Event {
 		ev.Attributes = map[string]string{"layers": strings.Join(body.Created.Layers, ",")}
 	case *record.Entry_Ready:
 		ev.Type = "ready"
+		if body.Ready.Boot != "" {
+			ev.Attributes = map[string]string{"boot": body.Ready.Boot}
+		}
 	case *record.Entry_Paused:
 		ev.Type = "paused"
 	case *record.Entry_Resumed:

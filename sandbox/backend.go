@@ -72,6 +72,12 @@ type DiskMeter interface {
 	DiskFull(ctx context.Context) (own, shared bool, err error)
 }
 
+// Booter is an optional ability of an Instance: telling, after Create, how it came up: "warm", it was ready; "clone", of
+// one that had booted before; "cold", it booted.
+type Booter interface {
+	Boot() string
+}
+
 // GroupLister is an optional ability of an Instance: naming the control groups of commands that exist, so that those
 // which ended commands left can be told from those that are in use after a restart.
 type GroupLister interface {

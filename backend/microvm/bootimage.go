@@ -15,12 +15,13 @@ import (
 var modules = []string{"virtio_mmio", "virtio_console", "virtio_blk", "ext4", "erofs", "overlay"}
 
 // recipe changes when the steps below change what they make.
-const recipe = "1"
+const recipe = "2"
 
 // bootImage is what a machine starts with.
 type bootImage struct {
 	kernel, initrd string
 	version        string // of the kernel
+	rehearsal      layerFiles
 }
 
 // makeBootImage returns the kernel and the initial file system, made once for each kernel and dsec-init and kept in dir.
@@ -32,8 +33,9 @@ func makeBootImage(ctx context.Context, dir string, r *debkernel.Release, init s
 	h := sha256.New()
 	fmt.Fprintf(h, "%s %s %q %x", recipe, r.Package, modules, sha256.Sum256(prog))
 	key := fmt.Sprintf("%x", h.Sum(nil)[:8])
-	b := &bootImage{kernel: filepath.Join(dir, "kernel-"+key), initrd: filepath.Join(dir, "initrd-"+key), version: r.Version}
-	if exists(b.kernel) && exists(b.initrd) {
+	b := &bootImage{kernel: filepath.Join(dir, "kernel-"+key), initrd: filepath.Join(dir, "initrd-"+key), version: r.Version,
+		rehearsal: layerFiles{meta: filepath.Join(dir, "rehearsal-"+key+".meta"), data: filepath.Join(dir, "rehearsal-"+key+".data")}}
+	if exists(b.kernel) && exists(b.initrd) && exists(b.rehearsal.meta) && exists(b.rehearsal.data) {
 		return b, nil
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -49,7 +51,11 @@ func makeBootImage(ctx context.Context, dir string, r *debkernel.Release, init s
 	if err != nil {
 		return nil, err
 	}
-	for path, data := range map[string][]byte{b.kernel: kernel, b.initrd: initrd} {
+	meta, data, err := makeRehearsal(prog)
+	if err != nil {
+		return nil, err
+	}
+	for path, data := range map[string][]byte{b.kernel: kernel, b.initrd: initrd, b.rehearsal.meta: meta, b.rehearsal.data: data} {
 		if err := os.WriteFile(path+".new", data, 0o600); err != nil {
 			return nil, err
 		}

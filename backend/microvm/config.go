@@ -2,6 +2,7 @@ package microvm
 
 import (
 	"log/slog"
+	"path/filepath"
 	"time"
 
 	"github.com/opendsec/dsec/layer"
@@ -24,6 +25,12 @@ type Config struct {
 	// BootTimeout bounds the time from QEMU's start until a machine answers; 0 = 60 s. Emulated and beside others it may
 	// take ten times what it takes alone.
 	BootTimeout time.Duration
+	// Warm is how many machines are kept ready for each shape that was asked for lately; 0 = none, and every creation boots.
+	Warm int
+	// WarmIdle is how long machines are kept ready for a shape that nobody asks for; 0 = 10 minutes.
+	WarmIdle time.Duration
+	// Templates is where templates of shapes lie; "" = vm-templates in StateDir.
+	Templates string
 }
 
 func (c *Config) defaults() {
@@ -35,6 +42,12 @@ func (c *Config) defaults() {
 	}
 	if c.BootTimeout == 0 {
 		c.BootTimeout = time.Minute
+	}
+	if c.WarmIdle == 0 {
+		c.WarmIdle = 10 * time.Minute
+	}
+	if c.Templates == "" {
+		c.Templates = filepath.Join(c.StateDir, "vm-templates")
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()

@@ -28,7 +28,7 @@ const seedSize = 64
 // vmmThreads bounds QEMU's threads: what a sandbox's limit says of processes holds inside.
 const vmmThreads = 256
 
-// Create boots a machine and gives it the spec's environment.
+// Create makes a machine with the spec's environment: one that is ready, a clone, or a booted one.
 func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instance, error) {
 	switch {
 	case len(spec.Layers) == 0:
@@ -38,52 +38,204 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 	case len(spec.Snapshots) > 0:
 		return nil, fmt.Errorf("create machine: %w: snapshots are of containers as yet", sandbox.ErrUnsupported)
 	}
+	if err := d.Ready(); err != nil {
+		return nil, err
+	}
 	start := time.Now()
-	image, err := d.bootImage(ctx)
+	layers, err := d.layers(ctx, spec.Layers)
+	if err != nil {
+		return nil, createFailure(ctx, err)
+	}
+	m, err := d.hardware(ctx, shapeOf(spec.Limits))
 	if err != nil {
 		return nil, err
 	}
-	id := spec.ID
-	if id == "" {
-		id = sandbox.NewID(d.cfg.Edge)
-	}
-	d.mu.Lock()
-	if n := len(d.instances) + len(d.making); n >= d.cfg.Max {
-		d.mu.Unlock()
-		return nil, fmt.Errorf("create machine: %w: %d machines run on this node (--opt microvm-max)", sandbox.ErrExhausted, n)
-	}
-	d.making[id] = true
-	d.mu.Unlock()
-	defer func() {
-		d.mu.Lock()
-		delete(d.making, id)
-		d.mu.Unlock()
-	}()
-	m := &hardware{boot: *image, kvm: d.kvm, tscKHz: tscKHz(), memory: (spec.Limits.MemoryBytes + guestOverhead + 1<<20 - 1) &^ (1<<20 - 1),
-		cpus: int(min(max((spec.Limits.CPUMillis+999)/1000, 1), int64(runtime.NumCPU())))}
-	if m.layers, err = d.layers(ctx, spec.Layers); err != nil {
-		return nil, createFailure(ctx, err)
-	}
+	m.layers = layers
 	if n := m.disks(); n > maxDisks {
 		return nil, fmt.Errorf("create machine: %w: %d layers are %d disks, and a machine has %d: collapse some of them",
 			sandbox.ErrUnsupported, len(spec.Layers), n, maxDisks)
 	}
-	// One after the other they are sooner ready than all at once.
+	done, err := d.admit(spec.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	inst, err := d.obtain(ctx, spec, m)
+	if err != nil {
+		return nil, createFailure(ctx, err)
+	}
+	inst.own()
+	d.observe("create", start)
+	return inst, nil
+}
+
+// shapeOf is the shape of a machine for a sandbox's limits.
+func shapeOf(l sandbox.Limits) shape {
+	return shape{memory: (l.MemoryBytes + guestOverhead + 1<<20 - 1) &^ (1<<20 - 1),
+		cpus: int(min(max((l.CPUMillis+999)/1000, 1), int64(runtime.NumCPU())))}
+}
+
+// hardware is a machine of a shape, without layers.
+func (d *Driver) hardware(ctx context.Context, s shape) (*hardware, error) {
+	image, err := d.bootImage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &hardware{boot: *image, kvm: d.kvm, tscKHz: d.tscKHz, cpus: s.cpus, memory: s.memory}, nil
+}
+
+// admit notes a creation, if there is room for another machine. done must follow.
+func (d *Driver) admit(id sandbox.ID) (done func(), err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := d.creating
+	for _, i := range d.instances {
+		if i.isOwned() {
+			n++
+		}
+	}
+	if n >= d.cfg.Max {
+		return nil, fmt.Errorf("create machine: %w: %d machines run on this node (--opt microvm-max)", sandbox.ErrExhausted, n)
+	}
+	d.creating++
+	return func() {
+		d.mu.Lock()
+		d.creating--
+		d.mu.Unlock()
+	}, nil
+}
+
+// obtain claims a machine that is ready, or else makes a clone of a template, or else boots one. What does not come up
+// is made up for by the next slower way.
+func (d *Driver) obtain(ctx context.Context, spec *sandbox.Spec, m *hardware) (*instance, error) {
+	s := shape{m.cpus, m.memory}
+	if len(m.layers) > warmLayers || spec.ID != "" { // those have ids already
+		return d.bootOne(ctx, spec, m)
+	}
+	ready, t, end := d.pool.begin(s, spec.Limits.DiskBytes)
+	defer end()
+	if ready != nil {
+		err := d.settle(ctx, ready, bootWarm, spec, m.layers)
+		if err == nil {
+			return ready, nil
+		}
+		if final(ctx, err) {
+			return nil, err
+		}
+		d.log.Warn("a machine that was ready could not be claimed; another one is made", "id", ready.id, "err", err)
+	}
+	if t != nil {
+		i, err := d.cloneOne(ctx, spec, m, t)
+		d.pool.cloned(s, t, err == nil || final(ctx, err))
+		if err == nil || final(ctx, err) {
+			return i, err
+		}
+		d.log.Warn("a clone did not come up; a machine is booted", "err", err)
+	}
+	return d.bootOne(ctx, spec, m)
+}
+
+// final tells errors that another machine would not mend.
+func final(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || refused(err) || errors.Is(err, sandbox.ErrExhausted) || errors.Is(err, sandbox.ErrUnsupported)
+}
+
+// turn waits for a place among those that come up: one after the other they are sooner ready than all at once.
+func (d *Driver) turn(ctx context.Context) (done func(), err error) {
 	select {
 	case d.booting <- struct{}{}:
+		return func() { <-d.booting }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	inst, err := d.bootMachine(ctx, id, spec, m)
-	<-d.booting
+}
+
+// cloneOne makes a clone with the spec's environment.
+func (d *Driver) cloneOne(ctx context.Context, spec *sandbox.Spec, m *hardware, t *template) (*instance, error) {
+	done, err := d.turn(ctx)
 	if err != nil {
-		if rerr := d.remove(id); rerr != nil {
-			d.log.Error("parts of a failed creation are left for the next sweep", "id", id, "err", rerr)
-		}
-		return nil, createFailure(ctx, err)
+		return nil, err
 	}
-	d.observe("create", start)
-	return inst, nil
+	defer done()
+	i, err := d.cloneMachine(ctx, sandbox.NewID(d.cfg.Edge), m, t)
+	if err != nil {
+		return nil, err
+	}
+	return i, d.settle(ctx, i, bootClone, spec, m.layers)
+}
+
+// settle gives a machine that stands still without an environment the spec's. After an error nothing is left of it.
+func (d *Driver) settle(ctx context.Context, i *instance, boot string, spec *sandbox.Spec, layers []layerFiles) (err error) {
+	defer func() {
+		if err != nil {
+			err = i.bootFailure(err)
+			if derr := i.Destroy(context.WithoutCancel(ctx)); derr != nil {
+				d.log.Error("parts of a failed creation are left for the next sweep", "id", i.id, "err", derr)
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.BootTimeout)
+	defer cancel()
+	ctx, stop := i.until(ctx)
+	defer stop()
+	i.boot = boot
+	t := time.Now()
+	path := filepath.Join(d.dir(i.id), diskName)
+	if have := i.limits.Disk; have != spec.Limits.DiskBytes {
+		if have != 0 {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+		if err := makeDisk(ctx, path, spec.Limits.DiskBytes); err != nil {
+			return err
+		}
+	}
+	d.observe("disk", t)
+	t = time.Now()
+	i.limits.Disk, i.limits.Memory, i.limits.Pids = spec.Limits.DiskBytes, spec.Limits.MemoryBytes, spec.Limits.Pids
+	if err := d.save(&i.limits); err != nil {
+		return err
+	}
+	if err := i.groups.SetLimits(d.outerLimits(spec.Limits)); err != nil {
+		return err
+	}
+	d.observe("limits", t)
+	t = time.Now()
+	if err := i.fill(ctx, layers); err != nil {
+		return err
+	}
+	if err := i.run(ctx, "cont"); err != nil {
+		return err
+	}
+	d.observe("fill", t)
+	if err := failpoint.Hit("microvm/filled"); err != nil {
+		return err
+	}
+	if err := i.claim(ctx, spec, layers); err != nil {
+		return err
+	}
+	return failpoint.Hit("microvm/claimed")
+}
+
+// outerLimits bound a machine from outside: QEMU needs more than what it runs.
+func (d *Driver) outerLimits(l sandbox.Limits) sandbox.Limits {
+	l.MemoryBytes, l.Pids = shapeOf(l).memory+vmmOverhead, vmmThreads
+	return l
+}
+
+// bootOne boots a machine with the spec's environment.
+func (d *Driver) bootOne(ctx context.Context, spec *sandbox.Spec, m *hardware) (*instance, error) {
+	done, err := d.turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	id := spec.ID
+	if id == "" {
+		id = sandbox.NewID(d.cfg.Edge)
+	}
+	return d.bootMachine(ctx, id, spec, m)
 }
 
 // layers finds the files of a stack.
@@ -102,9 +254,22 @@ func (d *Driver) layers(ctx context.Context, refs []sandbox.LayerRef) ([]layerFi
 	return out, nil
 }
 
-// bootMachine makes the parts of a machine, recording it first, and claims it.
-func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, m *hardware) (_ *instance, err error) {
-	r := &record{ID: id, Boot: d.boot, Disk: spec.Limits.DiskBytes, Memory: spec.Limits.MemoryBytes, Pids: spec.Limits.Pids, Kernel: m.boot.version}
+// startMachine makes the parts of a machine, recording it first, and starts QEMU. After an error nothing is left.
+func (d *Driver) startMachine(ctx context.Context, id sandbox.ID, m *hardware) (_ *instance, err error) {
+	d.mu.Lock()
+	d.making[id] = true
+	d.mu.Unlock()
+	defer func() {
+		if err != nil {
+			if rerr := d.remove(id); rerr != nil {
+				d.log.Error("parts of a machine are left for the next sweep", "id", id, "err", rerr)
+			}
+		}
+		d.mu.Lock()
+		delete(d.making, id)
+		d.mu.Unlock()
+	}()
+	r := &record{ID: id, Boot: d.boot, Kernel: m.boot.version}
 	if err := os.Mkdir(d.dir(id), 0o700); err != nil {
 		return nil, err
 	}
@@ -114,11 +279,14 @@ func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.S
 	if err := failpoint.Hit("microvm/recorded"); err != nil {
 		return nil, err
 	}
-	t := time.Now()
-	if err := makeDisk(ctx, filepath.Join(d.dir(id), diskName), r.Disk); err != nil {
-		return nil, err
+	if m.ram == "" {
+		t := time.Now()
+		if err := makeDisk(ctx, filepath.Join(d.dir(id), diskName), m.disk); err != nil {
+			return nil, err
+		}
+		r.Disk = m.disk
+		d.observe("disk", t)
 	}
-	d.observe("disk", t)
 	groups, err := d.groups(id)
 	if err != nil {
 		return nil, err
@@ -126,26 +294,42 @@ func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.S
 	if err := groups.Make(); err != nil {
 		return nil, err
 	}
-	limits := spec.Limits
-	limits.MemoryBytes, limits.Pids = m.memory+vmmOverhead, vmmThreads
+	limits := sandbox.Limits{MemoryBytes: m.memory + vmmOverhead, Pids: vmmThreads, CPUMillis: int64(m.cpus) * 1000}
 	if err := groups.SetLimits(limits); err != nil {
 		return nil, err
 	}
-	t = time.Now()
 	p, err := d.startQEMU(r, m)
 	if err != nil {
 		return nil, err
 	}
-	i, err := d.newInstance(r, p)
+	return d.newInstance(r, p)
+}
+
+// bootMachine boots a machine with its layers, and claims it. After an error nothing is left.
+func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, m *hardware) (_ *instance, err error) {
+	h := *m
+	h.disk = spec.Limits.DiskBytes
+	t := time.Now()
+	i, err := d.startMachine(ctx, id, &h)
 	if err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
 			err = i.bootFailure(err)
-			i.forget()
+			if derr := i.Destroy(context.WithoutCancel(ctx)); derr != nil {
+				d.log.Error("parts of a failed creation are left for the next sweep", "id", id, "err", derr)
+			}
 		}
 	}()
+	i.boot = bootCold
+	i.limits.Memory, i.limits.Pids = spec.Limits.MemoryBytes, spec.Limits.Pids
+	if err := d.save(&i.limits); err != nil {
+		return nil, err
+	}
+	if err := i.groups.SetLimits(d.outerLimits(spec.Limits)); err != nil {
+		return nil, err
+	}
 	if err := failpoint.Hit("microvm/started"); err != nil {
 		return nil, err
 	}
@@ -156,7 +340,7 @@ func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.S
 	if err := i.attach(boot); err != nil {
 		return nil, err
 	}
-	if err := i.claim(boot, spec, m); err != nil {
+	if err := i.claim(boot, spec, m.layers); err != nil {
 		return nil, err
 	}
 	d.observe("boot", t)
@@ -237,7 +421,7 @@ func (d *Driver) startQEMU(r *record, m *hardware) (*os.File, error) {
 }
 
 // claim gives the machine its environment.
-func (i *instance) claim(ctx context.Context, spec *sandbox.Spec, m *hardware) error {
+func (i *instance) claim(ctx context.Context, spec *sandbox.Spec, layers []layerFiles) error {
 	hostname := spec.Hostname
 	if hostname == "" {
 		hostname = string(i.id)
@@ -245,7 +429,7 @@ func (i *instance) claim(ctx context.Context, spec *sandbox.Spec, m *hardware) e
 	p := &control.Prepare{Disk: diskSerial, Hostname: hostname, Memory: spec.Limits.MemoryBytes, Pids: spec.Limits.Pids,
 		Seed: make([]byte, seedSize), Time: time.Now().UnixNano()}
 	_, _ = rand.Read(p.Seed) // never fails
-	for k, l := range m.layers {
+	for k, l := range layers {
 		ref := control.Layer{Meta: metaSerial(k)}
 		if l.data != "" {
 			ref.Data = dataSerial(k)
@@ -277,12 +461,18 @@ func (i *instance) claim(ctx context.Context, spec *sandbox.Spec, m *hardware) e
 	return nil
 }
 
+// refused tells errors that the spec or the environment is to blame for.
+func refused(err error) bool {
+	var w *wire.Error
+	return errors.Is(err, sandbox.ErrInvalid) || errors.As(err, &w) && (w.Code == wire.CodeNoUser || w.Code == wire.CodeInvalid)
+}
+
 // createFailure says whose fault a failed creation was; errors that are answers of their own stay.
 func createFailure(ctx context.Context, err error) error {
 	var f *sandbox.Failure
 	var w *wire.Error
 	switch {
-	case errors.As(err, &w) && (w.Code == wire.CodeNoUser || w.Code == wire.CodeInvalid):
+	case errors.As(err, &w) && refused(err):
 		return fmt.Errorf("%w: %s", sandbox.ErrInvalid, w.Message)
 	case errors.Is(err, sandbox.ErrExhausted), errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrUnsupported):
 		return err

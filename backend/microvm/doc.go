@@ -6,6 +6,9 @@
 // the modules it takes (package guest/machine is its first program). The environment's layers are read-only disks, an
 // EROFS image and its data each; the writable layer is a sparse file with ext4 in it.
 //
+// Machines are kept ready (pool): clones of a template, which was booted without an environment, that stand still and get
+// the files of their layers when they are claimed. One that nobody kept ready is cloned or booted.
+//
 // All that belongs to a machine lies in run/vm/ID of the state directory:
 //
 //	record.json  who it is; written before anything else is made

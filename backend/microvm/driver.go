@@ -32,17 +32,22 @@ type Driver struct {
 	watch *linux.ExitWatch
 	kvm   bool
 
+	tscKHz int // of the node, once: templates depend on it
+
 	treeMu sync.Mutex
 	tree   *cgroup.Tree // nil = not needed yet
 
 	imageMu sync.Mutex
 	image   *bootImage // nil = not made yet
+	version string     // of QEMU, likewise
 
 	mu        sync.Mutex
 	instances map[sandbox.ID]*instance // of this process, not destroyed
-	making    map[sandbox.ID]bool
+	making    map[sandbox.ID]bool      // not an instance yet
+	creating  int                      // creations that were admitted
 
 	booting chan struct{} // one place for each machine that boots
+	pool    *pool
 
 	observer func(stage string, d time.Duration)
 }
@@ -63,6 +68,7 @@ func New(_ context.Context, cfg Config) (_ *Driver, err error) {
 		return nil, err
 	}
 	d.epoch.Store(uint64(linux.BootTime()/epochTick) << 32)
+	d.pool, d.tscKHz = newPool(d), tscKHz()
 	d.kvm = !cfg.NoKVM && feature.Have("KVM") == nil
 	d.watch, err = linux.NewExitWatch()
 	return d, err
@@ -166,8 +172,8 @@ func (d *Driver) Capabilities() sandbox.Capabilities {
 	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Real: true}
 }
 
-// Warm is 0: every machine boots.
-func (d *Driver) Warm() int { return 0 }
+// Warm counts machines that are ready to be claimed.
+func (d *Driver) Warm() int { return d.pool.warm() }
 
 // SetObserver makes f hear how long each stage of a creation took. Call it before the first Create.
 func (d *Driver) SetObserver(f func(stage string, d time.Duration)) { d.observer = f }
@@ -208,6 +214,7 @@ func (d *Driver) Recover(ctx context.Context, id sandbox.ID, handle []byte) (san
 		i.forget()
 		return nil, fmt.Errorf("recover %s: %w: %w", id, sandbox.ErrUnavailable, err)
 	}
+	i.own()
 	return i, nil
 }
 
@@ -235,6 +242,13 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 	}
 	var out []string
 	var errs []error
+	unfinished, err := filepath.Glob(filepath.Join(d.cfg.Templates, "*"+newSuffix))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range unfinished {
+		errs = append(errs, os.RemoveAll(path))
+	}
 	for name, is := range seen {
 		id, err := sandbox.ParseID(name)
 		if !is || err != nil || id.Edge() != d.cfg.Edge || keep(id) {
@@ -243,7 +257,7 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 		d.mu.Lock()
 		inst, making := d.instances[id], d.making[id]
 		d.mu.Unlock()
-		if making {
+		if making || inst != nil && !inst.isOwned() {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -284,8 +298,9 @@ func (d *Driver) remove(id sandbox.ID) error {
 	return os.RemoveAll(d.dir(id))
 }
 
-// Close lets go of everything; machines go on.
+// Close lets go of everything; machines go on, but for those that are nobody's.
 func (d *Driver) Close(context.Context) error {
+	d.pool.close()
 	d.mu.Lock()
 	var all []*instance
 	for _, i := range d.instances {

@@ -29,7 +29,14 @@ type instance struct {
 	groups *cgroup.Sandbox
 	done   chan struct{}
 
+	boot string // how it came up: bootWarm and so on
+
 	connecting sync.Mutex // of Connect: the channel has one user at a time
+
+	// Of a machine that was not booted for its environment: how often its disks were filled, and the nodes in them. They are
+	// its maker's.
+	fills  int
+	filled map[string]string
 
 	mu        sync.Mutex
 	pidfd     *os.File
@@ -40,6 +47,29 @@ type instance struct {
 	end       *sandbox.Failure
 	ended     bool
 	destroyed bool
+	owned     bool // a sandbox's: its creation has succeeded
+}
+
+// How machines come up.
+const (
+	bootWarm  = "warm"  // it was ready
+	bootClone = "clone" // of a template
+	bootCold  = "cold"
+)
+
+// Boot tells how the machine came up: warm, clone or cold; "" after another process made it.
+func (i *instance) Boot() string { return i.boot }
+
+func (i *instance) own() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.owned = true
+}
+
+func (i *instance) isOwned() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.owned
 }
 
 // newInstance makes an instance of a QEMU that runs; from here on its end is the instance's.
@@ -48,7 +78,7 @@ func (d *Driver) newInstance(r *record, pidfd *os.File) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{d: d, id: r.ID, limits: *r, groups: groups, done: make(chan struct{}), pidfd: pidfd}
+	i := &instance{d: d, id: r.ID, limits: *r, groups: groups, done: make(chan struct{}), pidfd: pidfd, filled: map[string]string{}}
 	d.mu.Lock()
 	d.instances[i.id] = i
 	d.mu.Unlock()
@@ -61,8 +91,21 @@ func (d *Driver) newInstance(r *record, pidfd *os.File) (*instance, error) {
 
 // attach connects to the monitor and to the machine's first program. A machine that has ended already is found out.
 func (i *instance) attach(ctx context.Context) error {
-	dir := i.d.dir(i.id)
-	nc, err := awaitSocket(ctx, dir, monitorName, i.done)
+	if err := i.attachMonitor(ctx); err != nil {
+		return err
+	}
+	if err := i.attachControl(ctx); err != nil {
+		return err
+	}
+	status, err := i.status(ctx)
+	if err == nil && over(status) {
+		i.stopped(ctx)
+	}
+	return err
+}
+
+func (i *instance) attachMonitor(ctx context.Context) error {
+	nc, err := awaitSocket(ctx, i.d.dir(i.id), monitorName, i.done)
 	if err != nil {
 		return err
 	}
@@ -73,18 +116,19 @@ func (i *instance) attach(ctx context.Context) error {
 	i.mu.Lock()
 	i.monitor = m
 	i.mu.Unlock()
-	if nc, err = awaitSocket(ctx, dir, controlName, i.done); err != nil {
+	return nil
+}
+
+func (i *instance) attachControl(ctx context.Context) error {
+	nc, err := awaitSocket(ctx, i.d.dir(i.id), controlName, i.done)
+	if err != nil {
 		return err
 	}
 	ctl := newControlConn(nc, i.channelClosed)
 	i.mu.Lock()
 	i.ctl = ctl
 	i.mu.Unlock()
-	status, err := i.status(ctx)
-	if err == nil && over(status) {
-		i.stopped(ctx)
-	}
-	return err
+	return nil
 }
 
 // forget lets go of the machine, which goes on.

@@ -43,6 +43,12 @@ type hardware struct {
 	cpus   int
 	memory int64 // bytes
 	layers []layerFiles
+	disk   int64 // bytes of the writable disk, of one that boots with it
+	// Of templates and their clones, which get their layers later: slots is for how many layers there are disks, empty ones;
+	// ram is the file that holds memory. A clone's changes to it stay its own, and its state is told by the monitor.
+	slots int
+	ram   string
+	clone bool
 }
 
 // layerFiles are one layer's two files; data may be "".
@@ -67,8 +73,12 @@ func (m *hardware) args() []string {
 	if m.kvm {
 		accel = "kvm"
 	}
+	kind := "microvm,rtc=on"
+	if m.ram != "" {
+		kind += ",memory-backend=ram"
+	}
 	a := []string{
-		"-M", "microvm,rtc=on", "-global", "virtio-mmio.force-legacy=false", "-accel", accel, "-cpu", "max",
+		"-M", kind, "-global", "virtio-mmio.force-legacy=false", "-accel", accel, "-cpu", "max",
 		"-smp", strconv.Itoa(m.cpus), "-m", strconv.FormatInt(m.memory>>20, 10) + "M",
 		"-nodefaults", "-no-user-config", "-display", "none",
 		// A machine that ends stays, stopped, until it was asked why.
@@ -83,6 +93,9 @@ func (m *hardware) args() []string {
 		"-device", "virtserialport,chardev=channel,name=" + control.Channel,
 		"-kernel", m.boot.kernel, "-initrd", m.boot.initrd, "-append", m.commandLine(),
 	}
+	if m.ram != "" {
+		return append(a, m.slotArgs()...)
+	}
 	disk := func(serial, path string, writable bool) {
 		a = append(a, "-blockdev", blockdev(serial, path, writable), "-device", "virtio-blk-device,drive="+serial+",serial="+serial)
 	}
@@ -96,8 +109,36 @@ func (m *hardware) args() []string {
 	return a
 }
 
+// slotSize is the size of an empty disk, bytes: what is put into its place may be smaller.
+const slotSize = 64 << 30
+
+// slotArgs are the memory and the empty disks of templates and clones.
+func (m *hardware) slotArgs() []string {
+	ram, _ := json.Marshal(map[string]any{"qom-type": "memory-backend-file", "id": "ram", "size": m.memory, "mem-path": m.ram, "share": !m.clone})
+	a := []string{"-object", string(ram)}
+	if m.clone {
+		a = append(a, "-incoming", "defer")
+	}
+	slot := func(serial string, writable bool) {
+		empty, _ := json.Marshal(map[string]any{"driver": "null-co", "node-name": serial, "size": int64(slotSize), "read-zeroes": true, "read-only": !writable})
+		a = append(a, "-blockdev", string(empty), "-device", "virtio-blk-device,id="+serial+",drive="+serial+",serial="+serial)
+	}
+	for i := range m.slots {
+		slot(metaSerial(i), false)
+		slot(dataSerial(i), false)
+	}
+	slot(diskSerial, true)
+	return a
+}
+
 // blockdev describes a file as a disk, in JSON, in which no name needs care.
 func blockdev(name, path string, writable bool) string {
+	b, _ := json.Marshal(blockNode(name, path, writable)) // strings and bools
+	return string(b)
+}
+
+// blockNode is what a file is as a disk.
+func blockNode(name, path string, writable bool) map[string]any {
 	file := map[string]any{"driver": "file", "filename": path, "locking": "off"}
 	v := map[string]any{"driver": "raw", "node-name": name, "read-only": !writable, "file": file}
 	if writable {
@@ -108,8 +149,7 @@ func blockdev(name, path string, writable bool) string {
 	} else {
 		file["read-only"] = true
 	}
-	b, _ := json.Marshal(v) // strings and bools
-	return string(b)
+	return v
 }
 
 func (m *hardware) commandLine() string {

@@ -34,6 +34,22 @@ func TestArguments(t *testing.T) {
 			t.Errorf("arguments\n%s\nwant\n%s", got, want)
 		}
 	}
+	h.kvm, h.layers, h.slots, h.ram = true, nil, 1, "/r,am"
+	made := strings.Join(h.args(), " ")
+	for _, want := range []string{
+		"-M microvm,rtc=on,memory-backend=ram ", ` -object {"id":"ram","mem-path":"/r,am","qom-type":"memory-backend-file","share":true,"size":268435456} `,
+		` -blockdev {"driver":"null-co","node-name":"d0","read-only":true,"read-zeroes":true,"size":68719476736} -device virtio-blk-device,id=d0,drive=d0,serial=d0 `,
+		` -blockdev {"driver":"null-co","node-name":"disk","read-only":false,"read-zeroes":true,"size":68719476736} -device virtio-blk-device,id=disk,drive=disk,serial=disk`,
+	} {
+		if !strings.Contains(made, want) {
+			t.Errorf("a template's arguments\n%s\nwithout %s", made, want)
+		}
+	}
+	h.clone = true
+	if got, want := strings.Join(h.args(), " "), strings.NewReplacer(`"share":true`, `"share":false`, " -blockdev", " -incoming defer -blockdev").Replace(made); strings.Replace(got, " -incoming defer", "", 1) != strings.ReplaceAll(want, " -incoming defer", "") || !strings.Contains(got, " -incoming defer ") {
+		t.Errorf("a clone's arguments\n%s\nof a template's\n%s", got, made)
+	}
+	h.clone, h.layers = false, []layerFiles{{"/a.meta", "/a.data"}, {"/c.meta", ""}}
 	if h.disks() != 4 {
 		t.Errorf("%d disks", h.disks())
 	}

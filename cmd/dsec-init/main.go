@@ -22,5 +22,8 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == "machine" {
 		machine.Main()
 	}
+	if len(os.Args) > 1 && os.Args[1] == machine.Rehearse {
+		machine.RehearseMain(os.Args[2:])
+	}
 	initd.Main(os.Args[1:])
 }

@@ -14,7 +14,7 @@ import (
 )
 
 func init() {
-	driverOptions[sandbox.BackendContainer] = append(driverOptions[sandbox.BackendContainer], "microvm", "microvm-max", "kernel")
+	driverOptions[sandbox.BackendContainer] = append(driverOptions[sandbox.BackendContainer], "microvm", "microvm-max", "microvm-warm", "kernel")
 }
 
 // kernelDir is where kernels of machines are kept.
@@ -23,7 +23,8 @@ func kernelDir() string {
 }
 
 // microvmConfig reads the options of machines: microvm (on: the node does not serve without; off; auto), microvm-max
-// (machines at once), kernel (directory of `dsec kernel install`).
+// (machines at once), microvm-warm (machines kept ready for each shape that is in use; 0 = none), kernel (directory of
+// `dsec kernel install`).
 func microvmConfig(opts map[string]string) (mode string, cfg microvm.Config, err error) {
 	mode = cmp.Or(opts["microvm"], "auto")
 	if mode != "on" && mode != "off" && mode != "auto" {
@@ -38,8 +39,20 @@ func microvmConfig(opts map[string]string) (mode string, cfg microvm.Config, err
 			return mode, cfg, fmt.Errorf("--opt microvm-max=%s: %w: want a number above 0", v, sandbox.ErrInvalid)
 		}
 	}
+	cfg.Warm = defaultWarmMachines
+	if v := opts["microvm-warm"]; v != "" {
+		if cfg.Warm, err = strconv.Atoi(v); err != nil || cfg.Warm < 0 || cfg.Warm > maxWarmMachines {
+			return mode, cfg, fmt.Errorf("--opt microvm-warm=%s: %w: want a number from 0 to %d", v, sandbox.ErrInvalid, maxWarmMachines)
+		}
+	}
 	return mode, cfg, nil
 }
+
+// Machines kept ready for a shape.
+const (
+	defaultWarmMachines = 2
+	maxWarmMachines     = 64
+)
 
 // openMicroVM makes the driver of machines beside that of containers; nil when it is off. Nothing is started, and what
 // is missing is said to whoever asks for a machine, unless they are a condition.

@@ -500,8 +500,10 @@ type Ready struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Handle []byte                 `protobuf:"bytes,1,opt,name=handle,proto3" json:"handle,omitempty"`
 	// Durations in nanoseconds; 0 = none.
-	TtlNanos      int64 `protobuf:"varint,2,opt,name=ttl_nanos,json=ttlNanos,proto3" json:"ttl_nanos,omitempty"`
-	IdleNanos     int64 `protobuf:"varint,3,opt,name=idle_nanos,json=idleNanos,proto3" json:"idle_nanos,omitempty"`
+	TtlNanos  int64 `protobuf:"varint,2,opt,name=ttl_nanos,json=ttlNanos,proto3" json:"ttl_nanos,omitempty"`
+	IdleNanos int64 `protobuf:"varint,3,opt,name=idle_nanos,json=idleNanos,proto3" json:"idle_nanos,omitempty"`
+	// How the machine came up, where its backend tells.
+	Boot          string `protobuf:"bytes,4,opt,name=boot,proto3" json:"boot,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -555,6 +557,13 @@ func (x *Ready) GetIdleNanos() int64 {
 		return x.IdleNanos
 	}
 	return 0
+}
+
+func (x *Ready) GetBoot() string {
+	if x != nil {
+		return x.Boot
+	}
+	return ""
 }
 
 type Paused struct {
@@ -1224,12 +1233,13 @@ const file_journal_proto_rawDesc = "" +
 	"\bresolved\x18\x15 \x03(\v2\x16.dsec.v1.ResolvedLayerR\bresolved\x12\x1b\n" +
 	"\timage_env\x18\x16 \x03(\tR\bimageEnv\x12\x1c\n" +
 	"\tsnapshots\x18\x17 \x03(\tR\tsnapshots\x12@\n" +
-	"\x10network_defaults\x18\x18 \x03(\v2\x15.dsec.v1.NetworkLayerR\x0fnetworkDefaults\"[\n" +
+	"\x10network_defaults\x18\x18 \x03(\v2\x15.dsec.v1.NetworkLayerR\x0fnetworkDefaults\"o\n" +
 	"\x05Ready\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\fR\x06handle\x12\x1b\n" +
 	"\tttl_nanos\x18\x02 \x01(\x03R\bttlNanos\x12\x1d\n" +
 	"\n" +
-	"idle_nanos\x18\x03 \x01(\x03R\tidleNanos\"\b\n" +
+	"idle_nanos\x18\x03 \x01(\x03R\tidleNanos\x12\x12\n" +
+	"\x04boot\x18\x04 \x01(\tR\x04boot\"\b\n" +
 	"\x06Paused\"\t\n" +
 	"\aResumed\"m\n" +
 	"\bExtended\x12 \n" +

@@ -40,6 +40,9 @@ func newBridge(p *port, socket string) *bridge { return &bridge{port: p, socket:
 func (b *bridge) setRoot(f *os.File) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.root != nil {
+		b.root.Close()
+	}
 	b.root = f
 }
 

@@ -15,12 +15,15 @@ import (
 
 // controller answers the node.
 type controller struct {
-	port   *port
-	bridge *bridge
-	init   *os.Process
+	port     *port
+	bridge   *bridge
+	prepared *control.Prepare
 
-	mu       sync.Mutex // one writer
-	prepared bool
+	initMu sync.Mutex
+	init   *os.Process
+	reset  chan error // somebody waits for the next dsec-init
+
+	mu sync.Mutex // one writer
 }
 
 var errNoGroup = errors.New("no such control group")
@@ -67,10 +70,10 @@ func (c *controller) answer(q *control.Request, reply *control.Reply) (err error
 		}
 		return c.bridge.sync(q.Token)
 	case control.OpPrepare:
-		if q.Prepare == nil || c.prepared {
+		if q.Prepare == nil || c.prepared != nil {
 			return errors.New("prepared already")
 		}
-		c.prepared = true
+		c.prepared = q.Prepare
 		root, err := prepare(q.Prepare, g)
 		if err == nil {
 			c.bridge.setRoot(root)
@@ -83,7 +86,11 @@ func (c *controller) answer(q *control.Request, reply *control.Reply) (err error
 	case control.OpStats:
 		reply.Stats = g.stats()
 		return nil
+	case control.OpReset:
+		return c.replace()
 	case control.OpEnd:
+		c.initMu.Lock()
+		defer c.initMu.Unlock()
 		return c.init.Kill()
 	case control.OpPanic:
 		return os.WriteFile("/proc/sysrq-trigger", []byte("c"), 0)

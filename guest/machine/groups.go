@@ -148,6 +148,33 @@ func (g *groups) freeze(on bool) error {
 	}
 }
 
+// clear removes all groups of commands, whose processes have been killed, and makes the group whole again for the next
+// dsec-init to be born in.
+func (g *groups) clear() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	entries, err := os.ReadDir(workGroup)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		dir := filepath.Join(workGroup, e.Name())
+		_ = os.WriteFile(dir+"/cgroup.kill", []byte("1"), 0)
+		if err := await("end of group "+e.Name(), func() bool { return unix.Rmdir(dir) == nil }); err != nil {
+			return err
+		}
+	}
+	for _, kv := range [][2]string{{"cgroup.subtree_control", "-memory"}, {"memory.max", "max"}, {"pids.max", "max"}, {"cgroup.freeze", "0"}} {
+		if err := os.WriteFile(workGroup+"/"+kv[0], []byte(kv[1]), 0); err != nil {
+			return fmt.Errorf("lift limits: %w", err)
+		}
+	}
+	return nil
+}
+
 // limit bounds all commands together, and divides their group once dsec-init has left it.
 func (g *groups) limit(memory, pids int64) error {
 	err := await("dsec-init in its group", func() bool {

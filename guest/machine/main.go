@@ -51,16 +51,29 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	cmd, err := startInit()
-	if err != nil {
-		return fmt.Errorf("start dsec-init: %w", err)
-	}
 	b := newBridge(data, socketPath)
-	c := &controller{port: ctl, bridge: b, init: cmd.Process}
+	c := &controller{port: ctl, bridge: b}
 	b.closed = c.connectionClosed
+	cmd, err := c.start()
+	if err != nil {
+		return err
+	}
 	go b.serve()
 	go c.serve()
-	return cmd.Wait()
+	for {
+		err := cmd.Wait()
+		done := c.takeReset()
+		if done == nil {
+			return err
+		}
+		if err = c.clean(); err == nil {
+			cmd, err = c.start()
+		}
+		done <- err
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // startInit starts dsec-init as spawners do for containers, but for a user namespace: root in a sandbox is root of its

@@ -24,6 +24,7 @@ const (
 const (
 	OpSync    = "sync"    // Token: begin a connection
 	OpPrepare = "prepare" // everything a claim needs; once
+	OpReset   = "reset"   // undo a preparation and all that came of it: a new dsec-init, as after booting
 	OpFreeze  = "freeze"  // stop all commands
 	OpThaw    = "thaw"    // let them go on; Time sets the clock, which stood still with the machine
 	OpGroup   = "group"   // Group: what is known of a command's control group

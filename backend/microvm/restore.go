@@ -1,0 +1,153 @@
+package microvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Names in a machine's directory while its state is saved or restored.
+const (
+	incomingName = "incoming"
+	outgoingName = "outgoing"
+)
+
+// maxState bounds a machine's state without its memory, bytes.
+const maxState = 16 << 20
+
+// ignoreShared leaves memory that is shared with a file out of a saved state.
+var ignoreShared = map[string]any{"capabilities": []any{map[string]any{"capability": "x-ignore-shared", "state": true}}}
+
+// restore gives a QEMU that was started for it the state of a template; the machine stands still then.
+func (i *instance) restore(ctx context.Context, state []byte) error {
+	if err := i.query(ctx, "migrate-set-capabilities", ignoreShared, nil); err != nil {
+		return err
+	}
+	if err := i.query(ctx, "migrate-incoming", map[string]any{"uri": "unix:" + incomingName}, nil); err != nil {
+		return err
+	}
+	nc, err := dial(ctx, i.d.dir(i.id), incomingName)
+	if err != nil {
+		return err
+	}
+	_ = nc.SetDeadline(time.Now().Add(writeLimit))
+	_, err = nc.Write(state)
+	if err = errors.Join(err, nc.Close()); err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	_, err = i.awaitStatus(ctx, func(s string) bool { return s != "inmigrate" })
+	return err
+}
+
+// awaitStatus waits for a status of the machine.
+func (i *instance) awaitStatus(ctx context.Context, want func(string) bool) (string, error) {
+	for {
+		s, err := i.status(ctx)
+		if err != nil || want(s) {
+			return s, err
+		}
+		select {
+		case <-ctx.Done():
+			return s, fmt.Errorf("the machine is %s: %w", s, ctx.Err())
+		case <-i.done:
+			return s, fmt.Errorf("%w: QEMU has ended", sandbox.ErrUnavailable)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// suspend stops the machine and returns its state, without its memory.
+func (i *instance) suspend(ctx context.Context) ([]byte, error) {
+	if err := i.run(ctx, "stop"); err != nil {
+		return nil, err
+	}
+	if err := i.query(ctx, "migrate-set-capabilities", ignoreShared, nil); err != nil {
+		return nil, err
+	}
+	dir, err := os.Open(i.d.dir(i.id))
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), outgoingName), Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	stop := context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := i.query(ctx, "migrate", map[string]any{"uri": "unix:" + outgoingName}, nil); err != nil {
+		return nil, err
+	}
+	nc, err := l.Accept()
+	if err != nil {
+		return nil, err
+	}
+	defer nc.Close()
+	stopRead := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
+	defer stopRead()
+	state, err := io.ReadAll(io.LimitReader(nc, maxState+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(state) > maxState {
+		return nil, errors.New("the machine's state is too large")
+	}
+	var m struct {
+		Status string `json:"status"`
+		Desc   string `json:"error-desc"`
+	}
+	for m.Status != "completed" {
+		if err := i.query(ctx, "query-migrate", nil, &m); err != nil {
+			return nil, err
+		}
+		if m.Status == "failed" || m.Status == "cancelled" {
+			return nil, fmt.Errorf("save the machine: %s", m.Desc)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+	return state, nil
+}
+
+// fill puts layers and the writable disk into the empty disks of a machine that stands still.
+func (i *instance) fill(ctx context.Context, layers []layerFiles) error {
+	i.fills++
+	put := func(slot, path string, writable bool) error {
+		node := fmt.Sprintf("%s-%d", slot, i.fills)
+		if err := i.query(ctx, "blockdev-add", blockNode(node, path, writable), nil); err != nil {
+			return fmt.Errorf("disk %s: %w", slot, err)
+		}
+		set := map[string]any{"path": "/machine/peripheral/" + slot, "property": "drive", "value": node}
+		if err := i.query(ctx, "qom-set", set, nil); err != nil {
+			return fmt.Errorf("disk %s: %w", slot, err)
+		}
+		old := i.filled[slot]
+		i.filled[slot] = node
+		if old == "" {
+			return nil
+		}
+		return i.query(ctx, "blockdev-del", map[string]any{"node-name": old}, nil)
+	}
+	for k, l := range layers {
+		if err := put(metaSerial(k), l.meta, false); err != nil {
+			return err
+		}
+		if l.data != "" {
+			if err := put(dataSerial(k), l.data, false); err != nil {
+				return err
+			}
+		}
+	}
+	return put(diskSerial, filepath.Join(i.d.dir(i.id), diskName), true)
+}
