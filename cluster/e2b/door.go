@@ -56,11 +56,12 @@ type Door struct {
 	environments dsecv1connect.EnvironmentServiceClient
 	layers       dsecv1connect.LayerServiceClient
 
-	control http.Handler
-	envd    http.Handler
-	ports   http.Handler
-	names   names
-	access  access
+	control  http.Handler
+	envd     http.Handler
+	ports    http.Handler
+	names    names
+	access   access
+	watchers watchers
 }
 
 // apiURL is never dialled.

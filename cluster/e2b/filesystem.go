@@ -207,21 +207,3 @@ func (f filesystem) Remove(ctx context.Context, req *pb.RemoveRequest) (*pb.Remo
 	}
 	return &pb.RemoveResponse{}, nil
 }
-
-var errNoWatching = connect.NewError(connect.CodeUnimplemented, errors.New("watching directories is not supported by this service yet"))
-
-func (filesystem) WatchDir(context.Context, *pb.WatchDirRequest, *connect.ServerStream[pb.WatchDirResponse]) error {
-	return errNoWatching
-}
-
-func (filesystem) CreateWatcher(context.Context, *pb.CreateWatcherRequest) (*pb.CreateWatcherResponse, error) {
-	return nil, errNoWatching
-}
-
-func (filesystem) GetWatcherEvents(context.Context, *pb.GetWatcherEventsRequest) (*pb.GetWatcherEventsResponse, error) {
-	return nil, errNoWatching
-}
-
-func (filesystem) RemoveWatcher(context.Context, *pb.RemoveWatcherRequest) (*pb.RemoveWatcherResponse, error) {
-	return nil, errNoWatching
-}

@@ -47,7 +47,8 @@
 // # Bounds
 //
 // 1,024 live commands, 4,096 not yet released, 128 sessions, 256 KiB of output held for a command and 16 MiB in all
-// (a full buffer makes the writer wait), 16 file transfers and 256 ports at once, 512 KiB of input that a command
+// (a full buffer makes the writer wait), 16 file transfers and 256 ports at once, 1,024 watches of
+// 8,192 directories in all with 16 KiB of events waiting for each, 512 KiB of input that a command
 // does not read.
 //
 // # Defence

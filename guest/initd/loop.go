@@ -59,6 +59,7 @@ type Init struct {
 	workers     workers
 	fileStreams int // that occupy a worker
 	ports       int
+	watching    watching
 
 	mu    sync.Mutex
 	posts []*stream // with news for the loop
@@ -84,7 +85,7 @@ func newInit() (*Init, error) {
 		sessions: make(map[string]*session),
 	}
 	i.outputMemory.max, i.streamMemory.max = maxOutput, maxStreams
-	i.workers.i = i
+	i.workers.i, i.watching.i = i, i
 	var err error
 	if i.scratch, err = unix.Mmap(-1, 0, 64<<10, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON); err != nil {
 		return nil, err

@@ -61,7 +61,7 @@ func (i *Init) serve(c *conn, h wire.Header, p []byte, fds []int) {
 			err = i.control(c, h, &m)
 		}
 	case wire.KindStat, wire.KindListDir, wire.KindMkdir, wire.KindRename, wire.KindRemove,
-		wire.KindOpenRead, wire.KindOpenTar, wire.KindUnpack, wire.KindOpenWrite, wire.KindDial:
+		wire.KindOpenRead, wire.KindOpenTar, wire.KindUnpack, wire.KindOpenWrite, wire.KindDial, wire.KindWatch:
 		err = i.serveFiles(c, h, p)
 	default:
 		c.close()

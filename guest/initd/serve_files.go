@@ -52,12 +52,19 @@ func (i *Init) serveFiles(c *conn, h wire.Header, p []byte) error {
 		}
 		op.s = c.newStream(h.ID, false)
 		i.fileStreams++
+	case wire.KindWatch:
+		if err := i.watching.newWatch(op); err != nil {
+			return err
+		}
 	}
 	if !i.workers.do(op.run) {
 		if op.s != nil {
 			i.fileStreams--
 			op.s.abandon()
 			delete(c.streams, h.ID)
+		}
+		if op.watch != nil {
+			op.watch.s.abandon()
 		}
 		return errBusy
 	}
@@ -74,6 +81,7 @@ type fileOp struct {
 	user    string
 	workdir string
 	s       *stream // of the kinds that transfer
+	watch   *watch  // of Watch
 }
 
 // run is called on a worker.
@@ -90,6 +98,8 @@ func (op *fileOp) run() {
 		op.m.Path = op.absolute(op.m.Path, &u)
 		if op.s != nil {
 			err = op.transfer(&u)
+		} else if op.watch != nil {
+			err = op.watch.begin(op)
 		} else {
 			err = op.simple(&u)
 		}
@@ -98,7 +108,11 @@ func (op *fileOp) run() {
 		if op.s != nil {
 			op.c.i.fileStreams--
 		}
-		if err != nil && op.s == nil {
+		if op.watch != nil && err != nil {
+			op.watch.of.mu.Lock()
+			op.watch.end(toWire(err))
+			op.watch.of.mu.Unlock()
+		} else if err != nil && op.s == nil {
 			op.c.fail(op.id, toWire(err))
 		}
 	})

@@ -50,6 +50,9 @@ const (
 
 	// KindHold is a request, too: the sandbox is about to be frozen (Flag), or has been thawed.
 	KindHold
+
+	// KindWatch is a request (a Path; Follow = what lies beneath, too) that opens a stream of WatchEvents.
+	KindWatch
 )
 
 // Bounds of the protocol, in bytes unless said.

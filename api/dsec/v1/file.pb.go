@@ -22,6 +22,72 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type FileEventKind int32
+
+const (
+	FileEventKind_FILE_EVENT_KIND_UNSPECIFIED FileEventKind = 0
+	// Made, linked, or moved to this name. What is found in a new directory may be told twice.
+	FileEventKind_FILE_EVENT_KIND_CREATED FileEventKind = 1
+	// Its content changed.
+	FileEventKind_FILE_EVENT_KIND_WRITTEN FileEventKind = 2
+	FileEventKind_FILE_EVENT_KIND_REMOVED FileEventKind = 3
+	// Moved away from this name; `created` of the new name follows where that is watched.
+	FileEventKind_FILE_EVENT_KIND_MOVED FileEventKind = 4
+	// Its mode, owner, times or extended attributes changed.
+	FileEventKind_FILE_EVENT_KIND_ATTRIBUTES FileEventKind = 5
+	// There were more events than could be held, and some are missing here: look at the directory anew. Has no path.
+	FileEventKind_FILE_EVENT_KIND_LOST FileEventKind = 6
+)
+
+// Enum value maps for FileEventKind.
+var (
+	FileEventKind_name = map[int32]string{
+		0: "FILE_EVENT_KIND_UNSPECIFIED",
+		1: "FILE_EVENT_KIND_CREATED",
+		2: "FILE_EVENT_KIND_WRITTEN",
+		3: "FILE_EVENT_KIND_REMOVED",
+		4: "FILE_EVENT_KIND_MOVED",
+		5: "FILE_EVENT_KIND_ATTRIBUTES",
+		6: "FILE_EVENT_KIND_LOST",
+	}
+	FileEventKind_value = map[string]int32{
+		"FILE_EVENT_KIND_UNSPECIFIED": 0,
+		"FILE_EVENT_KIND_CREATED":     1,
+		"FILE_EVENT_KIND_WRITTEN":     2,
+		"FILE_EVENT_KIND_REMOVED":     3,
+		"FILE_EVENT_KIND_MOVED":       4,
+		"FILE_EVENT_KIND_ATTRIBUTES":  5,
+		"FILE_EVENT_KIND_LOST":        6,
+	}
+)
+
+func (x FileEventKind) Enum() *FileEventKind {
+	p := new(FileEventKind)
+	*p = x
+	return p
+}
+
+func (x FileEventKind) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (FileEventKind) Descriptor() protoreflect.EnumDescriptor {
+	return file_dsec_v1_file_proto_enumTypes[0].Descriptor()
+}
+
+func (FileEventKind) Type() protoreflect.EnumType {
+	return &file_dsec_v1_file_proto_enumTypes[0]
+}
+
+func (x FileEventKind) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use FileEventKind.Descriptor instead.
+func (FileEventKind) EnumDescriptor() ([]byte, []int) {
+	return file_dsec_v1_file_proto_rawDescGZIP(), []int{0}
+}
+
 type FileInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As asked, or joined with the directory in listings. Bytes that are not UTF-8 are kept in path_bytes.
@@ -707,11 +773,283 @@ func (*RemoveFileResponse) Descriptor() ([]byte, []int) {
 	return file_dsec_v1_file_proto_rawDescGZIP(), []int{10}
 }
 
+type WatchDirectoryRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	Path      string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	User      string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	// Also what lies beneath, or comes to be there. Directories that the user cannot read are left out; links are not followed.
+	Recursive     bool `protobuf:"varint,4,opt,name=recursive,proto3" json:"recursive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchDirectoryRequest) Reset() {
+	*x = WatchDirectoryRequest{}
+	mi := &file_dsec_v1_file_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchDirectoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchDirectoryRequest) ProtoMessage() {}
+
+func (x *WatchDirectoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_file_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchDirectoryRequest.ProtoReflect.Descriptor instead.
+func (*WatchDirectoryRequest) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_file_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *WatchDirectoryRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *WatchDirectoryRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WatchDirectoryRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *WatchDirectoryRequest) GetRecursive() bool {
+	if x != nil {
+		return x.Recursive
+	}
+	return false
+}
+
+type WatchDirectoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Event:
+	//
+	//	*WatchDirectoryResponse_Started
+	//	*WatchDirectoryResponse_File
+	//	*WatchDirectoryResponse_KeepAlive
+	Event         isWatchDirectoryResponse_Event `protobuf_oneof:"event"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchDirectoryResponse) Reset() {
+	*x = WatchDirectoryResponse{}
+	mi := &file_dsec_v1_file_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchDirectoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchDirectoryResponse) ProtoMessage() {}
+
+func (x *WatchDirectoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_file_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchDirectoryResponse.ProtoReflect.Descriptor instead.
+func (*WatchDirectoryResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_file_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *WatchDirectoryResponse) GetEvent() isWatchDirectoryResponse_Event {
+	if x != nil {
+		return x.Event
+	}
+	return nil
+}
+
+func (x *WatchDirectoryResponse) GetStarted() *WatchStarted {
+	if x != nil {
+		if x, ok := x.Event.(*WatchDirectoryResponse_Started); ok {
+			return x.Started
+		}
+	}
+	return nil
+}
+
+func (x *WatchDirectoryResponse) GetFile() *FileEvent {
+	if x != nil {
+		if x, ok := x.Event.(*WatchDirectoryResponse_File); ok {
+			return x.File
+		}
+	}
+	return nil
+}
+
+func (x *WatchDirectoryResponse) GetKeepAlive() *KeepAlive {
+	if x != nil {
+		if x, ok := x.Event.(*WatchDirectoryResponse_KeepAlive); ok {
+			return x.KeepAlive
+		}
+	}
+	return nil
+}
+
+type isWatchDirectoryResponse_Event interface {
+	isWatchDirectoryResponse_Event()
+}
+
+type WatchDirectoryResponse_Started struct {
+	Started *WatchStarted `protobuf:"bytes,1,opt,name=started,proto3,oneof"`
+}
+
+type WatchDirectoryResponse_File struct {
+	File *FileEvent `protobuf:"bytes,2,opt,name=file,proto3,oneof"`
+}
+
+type WatchDirectoryResponse_KeepAlive struct {
+	KeepAlive *KeepAlive `protobuf:"bytes,3,opt,name=keep_alive,json=keepAlive,proto3,oneof"`
+}
+
+func (*WatchDirectoryResponse_Started) isWatchDirectoryResponse_Event() {}
+
+func (*WatchDirectoryResponse_File) isWatchDirectoryResponse_Event() {}
+
+func (*WatchDirectoryResponse_KeepAlive) isWatchDirectoryResponse_Event() {}
+
+type WatchStarted struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchStarted) Reset() {
+	*x = WatchStarted{}
+	mi := &file_dsec_v1_file_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchStarted) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchStarted) ProtoMessage() {}
+
+func (x *WatchStarted) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_file_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchStarted.ProtoReflect.Descriptor instead.
+func (*WatchStarted) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_file_proto_rawDescGZIP(), []int{13}
+}
+
+type FileEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Kind  FileEventKind          `protobuf:"varint,1,opt,name=kind,proto3,enum=dsec.v1.FileEventKind" json:"kind,omitempty"`
+	// Relative to the watched directory. Bytes that are not UTF-8 are kept in path_bytes.
+	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	PathBytes     []byte `protobuf:"bytes,3,opt,name=path_bytes,json=pathBytes,proto3" json:"path_bytes,omitempty"`
+	Directory     bool   `protobuf:"varint,4,opt,name=directory,proto3" json:"directory,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileEvent) Reset() {
+	*x = FileEvent{}
+	mi := &file_dsec_v1_file_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileEvent) ProtoMessage() {}
+
+func (x *FileEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_file_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileEvent.ProtoReflect.Descriptor instead.
+func (*FileEvent) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_file_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *FileEvent) GetKind() FileEventKind {
+	if x != nil {
+		return x.Kind
+	}
+	return FileEventKind_FILE_EVENT_KIND_UNSPECIFIED
+}
+
+func (x *FileEvent) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *FileEvent) GetPathBytes() []byte {
+	if x != nil {
+		return x.PathBytes
+	}
+	return nil
+}
+
+func (x *FileEvent) GetDirectory() bool {
+	if x != nil {
+		return x.Directory
+	}
+	return false
+}
+
 var File_dsec_v1_file_proto protoreflect.FileDescriptor
 
 const file_dsec_v1_file_proto_rawDesc = "" +
 	"\n" +
-	"\x12dsec/v1/file.proto\x12\adsec.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x81\x02\n" +
+	"\x12dsec/v1/file.proto\x12\adsec.v1\x1a\x15dsec/v1/command.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x81\x02\n" +
 	"\bFileInfo\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1d\n" +
 	"\n" +
@@ -765,14 +1103,42 @@ const file_dsec_v1_file_proto_rawDesc = "" +
 	"\x04user\x18\x03 \x01(\tR\x04user\x12\x1c\n" +
 	"\trecursive\x18\x04 \x01(\bR\trecursive\x12\x14\n" +
 	"\x05force\x18\x05 \x01(\bR\x05force\"\x14\n" +
-	"\x12RemoveFileResponse2\xf6\x02\n" +
+	"\x12RemoveFileResponse\"|\n" +
+	"\x15WatchDirectoryRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\x12\x1c\n" +
+	"\trecursive\x18\x04 \x01(\bR\trecursive\"\xb3\x01\n" +
+	"\x16WatchDirectoryResponse\x121\n" +
+	"\astarted\x18\x01 \x01(\v2\x15.dsec.v1.WatchStartedH\x00R\astarted\x12(\n" +
+	"\x04file\x18\x02 \x01(\v2\x12.dsec.v1.FileEventH\x00R\x04file\x123\n" +
+	"\n" +
+	"keep_alive\x18\x03 \x01(\v2\x12.dsec.v1.KeepAliveH\x00R\tkeepAliveB\a\n" +
+	"\x05event\"\x0e\n" +
+	"\fWatchStarted\"\x88\x01\n" +
+	"\tFileEvent\x12*\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x16.dsec.v1.FileEventKindR\x04kind\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1d\n" +
+	"\n" +
+	"path_bytes\x18\x03 \x01(\fR\tpathBytes\x12\x1c\n" +
+	"\tdirectory\x18\x04 \x01(\bR\tdirectory*\xdc\x01\n" +
+	"\rFileEventKind\x12\x1f\n" +
+	"\x1bFILE_EVENT_KIND_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x17FILE_EVENT_KIND_CREATED\x10\x01\x12\x1b\n" +
+	"\x17FILE_EVENT_KIND_WRITTEN\x10\x02\x12\x1b\n" +
+	"\x17FILE_EVENT_KIND_REMOVED\x10\x03\x12\x19\n" +
+	"\x15FILE_EVENT_KIND_MOVED\x10\x04\x12\x1e\n" +
+	"\x1aFILE_EVENT_KIND_ATTRIBUTES\x10\x05\x12\x18\n" +
+	"\x14FILE_EVENT_KIND_LOST\x10\x062\xcb\x03\n" +
 	"\vFileService\x12?\n" +
 	"\bStatFile\x12\x18.dsec.v1.StatFileRequest\x1a\x19.dsec.v1.StatFileResponse\x12N\n" +
 	"\rListDirectory\x12\x1d.dsec.v1.ListDirectoryRequest\x1a\x1e.dsec.v1.ListDirectoryResponse\x12N\n" +
 	"\rMakeDirectory\x12\x1d.dsec.v1.MakeDirectoryRequest\x1a\x1e.dsec.v1.MakeDirectoryResponse\x12?\n" +
 	"\bMoveFile\x12\x18.dsec.v1.MoveFileRequest\x1a\x19.dsec.v1.MoveFileResponse\x12E\n" +
 	"\n" +
-	"RemoveFile\x12\x1a.dsec.v1.RemoveFileRequest\x1a\x1b.dsec.v1.RemoveFileResponseB-Z+github.com/opendsec/dsec/api/dsec/v1;dsecv1b\x06proto3"
+	"RemoveFile\x12\x1a.dsec.v1.RemoveFileRequest\x1a\x1b.dsec.v1.RemoveFileResponse\x12S\n" +
+	"\x0eWatchDirectory\x12\x1e.dsec.v1.WatchDirectoryRequest\x1a\x1f.dsec.v1.WatchDirectoryResponse0\x01B-Z+github.com/opendsec/dsec/api/dsec/v1;dsecv1b\x06proto3"
 
 var (
 	file_dsec_v1_file_proto_rawDescOnce sync.Once
@@ -786,40 +1152,53 @@ func file_dsec_v1_file_proto_rawDescGZIP() []byte {
 	return file_dsec_v1_file_proto_rawDescData
 }
 
-var file_dsec_v1_file_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_dsec_v1_file_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_dsec_v1_file_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_dsec_v1_file_proto_goTypes = []any{
-	(*FileInfo)(nil),              // 0: dsec.v1.FileInfo
-	(*StatFileRequest)(nil),       // 1: dsec.v1.StatFileRequest
-	(*StatFileResponse)(nil),      // 2: dsec.v1.StatFileResponse
-	(*ListDirectoryRequest)(nil),  // 3: dsec.v1.ListDirectoryRequest
-	(*ListDirectoryResponse)(nil), // 4: dsec.v1.ListDirectoryResponse
-	(*MakeDirectoryRequest)(nil),  // 5: dsec.v1.MakeDirectoryRequest
-	(*MakeDirectoryResponse)(nil), // 6: dsec.v1.MakeDirectoryResponse
-	(*MoveFileRequest)(nil),       // 7: dsec.v1.MoveFileRequest
-	(*MoveFileResponse)(nil),      // 8: dsec.v1.MoveFileResponse
-	(*RemoveFileRequest)(nil),     // 9: dsec.v1.RemoveFileRequest
-	(*RemoveFileResponse)(nil),    // 10: dsec.v1.RemoveFileResponse
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(FileEventKind)(0),             // 0: dsec.v1.FileEventKind
+	(*FileInfo)(nil),               // 1: dsec.v1.FileInfo
+	(*StatFileRequest)(nil),        // 2: dsec.v1.StatFileRequest
+	(*StatFileResponse)(nil),       // 3: dsec.v1.StatFileResponse
+	(*ListDirectoryRequest)(nil),   // 4: dsec.v1.ListDirectoryRequest
+	(*ListDirectoryResponse)(nil),  // 5: dsec.v1.ListDirectoryResponse
+	(*MakeDirectoryRequest)(nil),   // 6: dsec.v1.MakeDirectoryRequest
+	(*MakeDirectoryResponse)(nil),  // 7: dsec.v1.MakeDirectoryResponse
+	(*MoveFileRequest)(nil),        // 8: dsec.v1.MoveFileRequest
+	(*MoveFileResponse)(nil),       // 9: dsec.v1.MoveFileResponse
+	(*RemoveFileRequest)(nil),      // 10: dsec.v1.RemoveFileRequest
+	(*RemoveFileResponse)(nil),     // 11: dsec.v1.RemoveFileResponse
+	(*WatchDirectoryRequest)(nil),  // 12: dsec.v1.WatchDirectoryRequest
+	(*WatchDirectoryResponse)(nil), // 13: dsec.v1.WatchDirectoryResponse
+	(*WatchStarted)(nil),           // 14: dsec.v1.WatchStarted
+	(*FileEvent)(nil),              // 15: dsec.v1.FileEvent
+	(*timestamppb.Timestamp)(nil),  // 16: google.protobuf.Timestamp
+	(*KeepAlive)(nil),              // 17: dsec.v1.KeepAlive
 }
 var file_dsec_v1_file_proto_depIdxs = []int32{
-	11, // 0: dsec.v1.FileInfo.modified_at:type_name -> google.protobuf.Timestamp
-	0,  // 1: dsec.v1.StatFileResponse.file:type_name -> dsec.v1.FileInfo
-	0,  // 2: dsec.v1.ListDirectoryResponse.files:type_name -> dsec.v1.FileInfo
-	1,  // 3: dsec.v1.FileService.StatFile:input_type -> dsec.v1.StatFileRequest
-	3,  // 4: dsec.v1.FileService.ListDirectory:input_type -> dsec.v1.ListDirectoryRequest
-	5,  // 5: dsec.v1.FileService.MakeDirectory:input_type -> dsec.v1.MakeDirectoryRequest
-	7,  // 6: dsec.v1.FileService.MoveFile:input_type -> dsec.v1.MoveFileRequest
-	9,  // 7: dsec.v1.FileService.RemoveFile:input_type -> dsec.v1.RemoveFileRequest
-	2,  // 8: dsec.v1.FileService.StatFile:output_type -> dsec.v1.StatFileResponse
-	4,  // 9: dsec.v1.FileService.ListDirectory:output_type -> dsec.v1.ListDirectoryResponse
-	6,  // 10: dsec.v1.FileService.MakeDirectory:output_type -> dsec.v1.MakeDirectoryResponse
-	8,  // 11: dsec.v1.FileService.MoveFile:output_type -> dsec.v1.MoveFileResponse
-	10, // 12: dsec.v1.FileService.RemoveFile:output_type -> dsec.v1.RemoveFileResponse
-	8,  // [8:13] is the sub-list for method output_type
-	3,  // [3:8] is the sub-list for method input_type
-	3,  // [3:3] is the sub-list for extension type_name
-	3,  // [3:3] is the sub-list for extension extendee
-	0,  // [0:3] is the sub-list for field type_name
+	16, // 0: dsec.v1.FileInfo.modified_at:type_name -> google.protobuf.Timestamp
+	1,  // 1: dsec.v1.StatFileResponse.file:type_name -> dsec.v1.FileInfo
+	1,  // 2: dsec.v1.ListDirectoryResponse.files:type_name -> dsec.v1.FileInfo
+	14, // 3: dsec.v1.WatchDirectoryResponse.started:type_name -> dsec.v1.WatchStarted
+	15, // 4: dsec.v1.WatchDirectoryResponse.file:type_name -> dsec.v1.FileEvent
+	17, // 5: dsec.v1.WatchDirectoryResponse.keep_alive:type_name -> dsec.v1.KeepAlive
+	0,  // 6: dsec.v1.FileEvent.kind:type_name -> dsec.v1.FileEventKind
+	2,  // 7: dsec.v1.FileService.StatFile:input_type -> dsec.v1.StatFileRequest
+	4,  // 8: dsec.v1.FileService.ListDirectory:input_type -> dsec.v1.ListDirectoryRequest
+	6,  // 9: dsec.v1.FileService.MakeDirectory:input_type -> dsec.v1.MakeDirectoryRequest
+	8,  // 10: dsec.v1.FileService.MoveFile:input_type -> dsec.v1.MoveFileRequest
+	10, // 11: dsec.v1.FileService.RemoveFile:input_type -> dsec.v1.RemoveFileRequest
+	12, // 12: dsec.v1.FileService.WatchDirectory:input_type -> dsec.v1.WatchDirectoryRequest
+	3,  // 13: dsec.v1.FileService.StatFile:output_type -> dsec.v1.StatFileResponse
+	5,  // 14: dsec.v1.FileService.ListDirectory:output_type -> dsec.v1.ListDirectoryResponse
+	7,  // 15: dsec.v1.FileService.MakeDirectory:output_type -> dsec.v1.MakeDirectoryResponse
+	9,  // 16: dsec.v1.FileService.MoveFile:output_type -> dsec.v1.MoveFileResponse
+	11, // 17: dsec.v1.FileService.RemoveFile:output_type -> dsec.v1.RemoveFileResponse
+	13, // 18: dsec.v1.FileService.WatchDirectory:output_type -> dsec.v1.WatchDirectoryResponse
+	13, // [13:19] is the sub-list for method output_type
+	7,  // [7:13] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_file_proto_init() }
@@ -827,18 +1206,25 @@ func file_dsec_v1_file_proto_init() {
 	if File_dsec_v1_file_proto != nil {
 		return
 	}
+	file_dsec_v1_command_proto_init()
+	file_dsec_v1_file_proto_msgTypes[12].OneofWrappers = []any{
+		(*WatchDirectoryResponse_Started)(nil),
+		(*WatchDirectoryResponse_File)(nil),
+		(*WatchDirectoryResponse_KeepAlive)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_file_proto_rawDesc), len(file_dsec_v1_file_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   11,
+			NumEnums:      1,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_dsec_v1_file_proto_goTypes,
 		DependencyIndexes: file_dsec_v1_file_proto_depIdxs,
+		EnumInfos:         file_dsec_v1_file_proto_enumTypes,
 		MessageInfos:      file_dsec_v1_file_proto_msgTypes,
 	}.Build()
 	File_dsec_v1_file_proto = out.File

@@ -234,3 +234,29 @@ async def test_connect_and_half_close(sandbox: Sandbox) -> None:
         await sandbox.connect(9)
     with pytest.raises(DSecError):
         await sandbox.connect(70_000)
+
+
+async def test_watch(sandbox: Sandbox) -> None:
+    f = sandbox.files
+    await f.mkdir("/tmp/watched/sub", parents=True)
+    seen: set[tuple[str, str]] = set()
+    async with f.watch("/tmp/watched", recursive=True) as watch:
+        await f.write("/tmp/watched/sub/a", b"1")
+        await sandbox.run_shell(
+            r"cd /tmp/watched && mv sub/a b && rm b && mkdir new && touch new/x $(printf 'odd\377')"
+        )
+        async with asyncio.timeout(60):
+            async for e in watch:
+                seen.add((e.kind.value, e.path))
+                if e.path == os.fsdecode(b"odd\xff"):
+                    break
+    assert {("created", "sub/a"), ("moved", "sub/a"), ("created", "b"), ("removed", "b"), ("created", "new")} <= seen
+    with pytest.raises(FileNotFoundError):
+        async with f.watch("/tmp/none"):
+            pass
+    with pytest.raises(FileNotFoundError):
+        async with f.watch("/tmp/watched") as watch:
+            await f.remove("/tmp/watched", recursive=True)
+            async with asyncio.timeout(60):
+                async for _ in watch:
+                    pass

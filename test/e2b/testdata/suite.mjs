@@ -333,8 +333,20 @@ add('files.make_dir, rename, remove', async (s) => {
   assert.equal(await s.files.exists('m'), false)
 })
 add('files.watch_dir', async (s) => {
-  await s.files.makeDir('watched')
-  await refuses(() => s.files.watchDir('watched', () => {}))
+  await s.files.makeDir('watched/sub')
+  const seen = []
+  let over
+  const w = await s.files.watchDir('watched', (e) => seen.push(`${e.type} ${e.name}`), { recursive: true, onExit: (e) => (over = [e]) })
+  await s.commands.run('cd watched && echo 1 > sub/a && mv sub/a b && rm b && mkdir new')
+  await until(() => seen.includes('create new'))
+  for (const want of ['create sub/a', 'write sub/a', 'rename sub/a', 'create b', 'remove b']) assert.ok(seen.includes(want), `${want}: ${seen}`)
+  await w.stop()
+  await until(() => over)
+  over = undefined
+  await s.files.watchDir('watched', () => {}, { onExit: (e) => (over = [e]) })
+  await s.files.remove('watched')
+  assert.deepEqual(await until(() => over), [undefined])
+  await rejects(() => s.files.watchDir('none', () => {}), 'NotFoundError')
 })
 
 function get(target, headers = {}, method = 'GET', body) {

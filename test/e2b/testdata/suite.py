@@ -562,8 +562,17 @@ def _(s):
 
 @case("files.watch_dir")
 def _(s):
-    s.files.make_dir("watched")
-    refuses(lambda: s.files.watch_dir("watched"))
+    s.files.make_dir("watched/sub")
+    w = s.files.watch_dir("watched", recursive=True)
+    s.commands.run("cd watched && echo 1 > sub/a && mv sub/a b && rm b && mkdir new")
+    seen: set[tuple[str, str]] = set()
+    until(lambda: seen.update((e.type.value, e.name) for e in w.get_new_events()) or ("create", "new") in seen)
+    for want in [("create", "sub/a"), ("write", "sub/a"), ("rename", "sub/a"), ("create", "b"), ("remove", "b")]:
+        assert want in seen, (want, seen)
+    w.stop()
+    raises(lambda: w.get_new_events(), "SandboxException")
+    raises(lambda: s.files.watch_dir("none"), "NotFoundException")
+    raises(lambda: s.files.watch_dir("/etc/passwd"), "InvalidArgumentException")
 
 
 @case("sandbox.download_url, upload_url")

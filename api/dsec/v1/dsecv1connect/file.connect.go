@@ -45,6 +45,9 @@ const (
 	FileServiceMoveFileProcedure = "/dsec.v1.FileService/MoveFile"
 	// FileServiceRemoveFileProcedure is the fully-qualified name of the FileService's RemoveFile RPC.
 	FileServiceRemoveFileProcedure = "/dsec.v1.FileService/RemoveFile"
+	// FileServiceWatchDirectoryProcedure is the fully-qualified name of the FileService's
+	// WatchDirectory RPC.
+	FileServiceWatchDirectoryProcedure = "/dsec.v1.FileService/WatchDirectory"
 )
 
 // FileServiceClient is a client for the dsec.v1.FileService service.
@@ -54,6 +57,11 @@ type FileServiceClient interface {
 	MakeDirectory(context.Context, *v1.MakeDirectoryRequest) (*v1.MakeDirectoryResponse, error)
 	MoveFile(context.Context, *v1.MoveFileRequest) (*v1.MoveFileResponse, error)
 	RemoveFile(context.Context, *v1.RemoveFileRequest) (*v1.RemoveFileResponse, error)
+	// WatchDirectory tells what happens in a directory, as the kernel's inotify sees it: `started` first, once nothing is
+	// missed any more, then events in order. It ends with not_found when the directory is removed or moved away, and by itself when the
+	// sandbox does. Watching is no activity: it neither resumes a paused sandbox later on nor keeps an idle one. After a broken stream
+	// watch again, and look at the directory anew: nothing is kept in between. At most 1,024 at once and 8,192 directories in a sandbox.
+	WatchDirectory(context.Context, *v1.WatchDirectoryRequest) (*connect.ServerStreamForClient[v1.WatchDirectoryResponse], error)
 }
 
 // NewFileServiceClient constructs a client for the dsec.v1.FileService service. By default, it uses
@@ -97,16 +105,23 @@ func NewFileServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(fileServiceMethods.ByName("RemoveFile")),
 			connect.WithClientOptions(opts...),
 		),
+		watchDirectory: connect.NewClient[v1.WatchDirectoryRequest, v1.WatchDirectoryResponse](
+			httpClient,
+			baseURL+FileServiceWatchDirectoryProcedure,
+			connect.WithSchema(fileServiceMethods.ByName("WatchDirectory")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // fileServiceClient implements FileServiceClient.
 type fileServiceClient struct {
-	statFile      *connect.Client[v1.StatFileRequest, v1.StatFileResponse]
-	listDirectory *connect.Client[v1.ListDirectoryRequest, v1.ListDirectoryResponse]
-	makeDirectory *connect.Client[v1.MakeDirectoryRequest, v1.MakeDirectoryResponse]
-	moveFile      *connect.Client[v1.MoveFileRequest, v1.MoveFileResponse]
-	removeFile    *connect.Client[v1.RemoveFileRequest, v1.RemoveFileResponse]
+	statFile       *connect.Client[v1.StatFileRequest, v1.StatFileResponse]
+	listDirectory  *connect.Client[v1.ListDirectoryRequest, v1.ListDirectoryResponse]
+	makeDirectory  *connect.Client[v1.MakeDirectoryRequest, v1.MakeDirectoryResponse]
+	moveFile       *connect.Client[v1.MoveFileRequest, v1.MoveFileResponse]
+	removeFile     *connect.Client[v1.RemoveFileRequest, v1.RemoveFileResponse]
+	watchDirectory *connect.Client[v1.WatchDirectoryRequest, v1.WatchDirectoryResponse]
 }
 
 // StatFile calls dsec.v1.FileService.StatFile.
@@ -154,6 +169,11 @@ func (c *fileServiceClient) RemoveFile(ctx context.Context, req *v1.RemoveFileRe
 	return nil, err
 }
 
+// WatchDirectory calls dsec.v1.FileService.WatchDirectory.
+func (c *fileServiceClient) WatchDirectory(ctx context.Context, req *v1.WatchDirectoryRequest) (*connect.ServerStreamForClient[v1.WatchDirectoryResponse], error) {
+	return c.watchDirectory.CallServerStream(ctx, connect.NewRequest(req))
+}
+
 // FileServiceHandler is an implementation of the dsec.v1.FileService service.
 type FileServiceHandler interface {
 	StatFile(context.Context, *v1.StatFileRequest) (*v1.StatFileResponse, error)
@@ -161,6 +181,11 @@ type FileServiceHandler interface {
 	MakeDirectory(context.Context, *v1.MakeDirectoryRequest) (*v1.MakeDirectoryResponse, error)
 	MoveFile(context.Context, *v1.MoveFileRequest) (*v1.MoveFileResponse, error)
 	RemoveFile(context.Context, *v1.RemoveFileRequest) (*v1.RemoveFileResponse, error)
+	// WatchDirectory tells what happens in a directory, as the kernel's inotify sees it: `started` first, once nothing is
+	// missed any more, then events in order. It ends with not_found when the directory is removed or moved away, and by itself when the
+	// sandbox does. Watching is no activity: it neither resumes a paused sandbox later on nor keeps an idle one. After a broken stream
+	// watch again, and look at the directory anew: nothing is kept in between. At most 1,024 at once and 8,192 directories in a sandbox.
+	WatchDirectory(context.Context, *v1.WatchDirectoryRequest, *connect.ServerStream[v1.WatchDirectoryResponse]) error
 }
 
 // NewFileServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -200,6 +225,12 @@ func NewFileServiceHandler(svc FileServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(fileServiceMethods.ByName("RemoveFile")),
 		connect.WithHandlerOptions(opts...),
 	)
+	fileServiceWatchDirectoryHandler := connect.NewServerStreamHandlerSimple(
+		FileServiceWatchDirectoryProcedure,
+		svc.WatchDirectory,
+		connect.WithSchema(fileServiceMethods.ByName("WatchDirectory")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/dsec.v1.FileService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case FileServiceStatFileProcedure:
@@ -212,6 +243,8 @@ func NewFileServiceHandler(svc FileServiceHandler, opts ...connect.HandlerOption
 			fileServiceMoveFileHandler.ServeHTTP(w, r)
 		case FileServiceRemoveFileProcedure:
 			fileServiceRemoveFileHandler.ServeHTTP(w, r)
+		case FileServiceWatchDirectoryProcedure:
+			fileServiceWatchDirectoryHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -239,4 +272,8 @@ func (UnimplementedFileServiceHandler) MoveFile(context.Context, *v1.MoveFileReq
 
 func (UnimplementedFileServiceHandler) RemoveFile(context.Context, *v1.RemoveFileRequest) (*v1.RemoveFileResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.FileService.RemoveFile is not implemented"))
+}
+
+func (UnimplementedFileServiceHandler) WatchDirectory(context.Context, *v1.WatchDirectoryRequest, *connect.ServerStream[v1.WatchDirectoryResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("dsec.v1.FileService.WatchDirectory is not implemented"))
 }

@@ -59,7 +59,7 @@ from .errors import (
     Unsupported,
 )
 from .failure import Blame, Failure
-from .files import Files
+from .files import Files, Watch
 from .layers import Layers
 from .network import Network, NetworkDecision, NetworkLayer, NetworkLimits, NetworkRules
 from .network_defaults import NetworkDefault
@@ -72,6 +72,8 @@ from .values import (
     Collected,
     Event,
     FileChange,
+    FileEvent,
+    FileEventKind,
     FileInfo,
     FileType,
     ImportProgress,
@@ -122,6 +124,8 @@ __all__ = [
     "FailedPrecondition",
     "Failure",
     "FileExists",
+    "FileEvent",
+    "FileEventKind",
     "FileInfo",
     "FileNotFound",
     "FilePermission",
@@ -166,4 +170,5 @@ __all__ = [
     "Unavailable",
     "Unpacked",
     "Unsupported",
+    "Watch",
 ]

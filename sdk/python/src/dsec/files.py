@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Final
 
 from . import archive, codec
@@ -16,7 +17,7 @@ from .codec import Json, without_defaults
 from .errors import ConnectionLost, ResourceExhausted
 from .pump import Reader, Source, pieces
 from .transport import Transport
-from .values import FileInfo
+from .values import FileEvent, FileInfo
 
 IDLE: Final = 120.0
 """Seconds without a byte after which a transfer counts as broken."""
@@ -171,6 +172,10 @@ class Files:
         """Remove a file, an empty directory, or with recursive=True a whole tree. force=True accepts a missing path."""
         await self._call("RemoveFile", safe=force, path=path, recursive=recursive, force=force, user=_user(user))
 
+    def watch(self, path: str, *, recursive: bool = False, user: str | int | None = None) -> Watch:
+        """Watch a directory, and with recursive=True what lies beneath: see Watch."""
+        return Watch(self._t, self._id, path, recursive, user)
+
     async def upload_dir(self, local: str | os.PathLike[str], path: str, *, user: str | int | None = None) -> None:
         """Copy the contents of a local directory into a directory of the sandbox, streaming."""
         await self._put("archive", _params(path, user), pieces(archive.pack(Path(local))))
@@ -210,6 +215,68 @@ class Files:
     async def _call(self, method: str, *, safe: bool = True, **fields: Any) -> Json:
         body = {"sandboxId": self._id, **without_defaults(**fields)}
         return await self._t.unary(f"FileService/{method}", body, safe=safe, file=True)
+
+
+class Watch:
+    """A directory that is being watched.
+
+    ::
+
+        async with sandbox.files.watch("/src", recursive=True) as watch:
+            async for event in watch:
+                print(event.kind, event.path)
+
+    Nothing is missed from the moment that it is open. It raises FileNotFoundError when the directory is removed or
+    moved away, and an error that says so when the sandbox ends. When the connection breaks it raises ConnectionLost or
+    Unavailable: watch again, and look at the directory anew. Watching is no activity: it does not keep an idle sandbox.
+    """
+
+    def __init__(
+        self, transport: Transport, sandbox_id: str, path: str, recursive: bool, user: str | int | None
+    ) -> None:
+        self._t = transport
+        self._body = {"sandboxId": sandbox_id, **without_defaults(path=path, recursive=recursive, user=_user(user))}
+        self.path = path
+        self._messages: AsyncGenerator[Json, None] | None = None
+
+    async def open(self) -> Watch:
+        """Begin to watch."""
+        if self._messages is not None:
+            raise RuntimeError("the watch is open already")
+        messages = self._t.stream("FileService/WatchDirectory", self._body, idle=None, file=True)
+        try:
+            async for message in messages:
+                if "started" in message:
+                    self._messages = messages
+                    return self
+            raise ConnectionLost(f"watch {self.path}: the stream ended before it began")
+        except BaseException:
+            await messages.aclose()
+            raise
+
+    async def close(self) -> None:
+        """End it."""
+        if self._messages is not None:
+            await self._messages.aclose()
+
+    async def events(self) -> AsyncGenerator[FileEvent, None]:
+        """Yield what happens."""
+        if self._messages is None:
+            raise RuntimeError("the watch is not open: use `async with`, or call open()")
+        async for message in self._messages:
+            if "file" in message:
+                yield FileEvent.from_json(codec.message(message, "file"))
+
+    def __aiter__(self) -> AsyncGenerator[FileEvent, None]:
+        return self.events()
+
+    async def __aenter__(self) -> Watch:
+        return await self.open()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 def _user(user: str | int | None) -> str | None:

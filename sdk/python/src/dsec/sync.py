@@ -29,10 +29,22 @@ from . import client, command, environments, files, layers, network_defaults, po
 from .bridge import Face, Loop, ManagedFace, call, call_as, iterate, make_as
 from .errors import DSecError
 from .results import CommandEnd, Output
+from .values import FileEvent
 
 _call = call  # inside the client's class, "call" is a method
 
-__all__ = ["Command", "DSecClient", "Environments", "Files", "Forward", "Layers", "Sandbox", "Session", "Terminal"]
+__all__ = [
+    "Command",
+    "DSecClient",
+    "Environments",
+    "Files",
+    "Forward",
+    "Layers",
+    "Sandbox",
+    "Session",
+    "Terminal",
+    "Watch",
+]
 
 
 class Command(Face[command.Command]):
@@ -115,6 +127,21 @@ class Forward(ManagedFace[ports.Forward]):
     close = call(ports.Forward.close)
 
 
+class Watch(ManagedFace[files.Watch]):
+    __doc__ = files.Watch.__doc__
+
+    def open(self) -> Self:
+        """Begin to watch."""
+        self._loop.run(self._inner.open())
+        return self
+
+    def __iter__(self) -> Iterator[FileEvent]:
+        return self.events()
+
+    events = iterate(files.Watch.events)
+    close = call(files.Watch.close)
+
+
 class Files(Face[files.Files]):
     __doc__ = files.Files.__doc__
 
@@ -130,6 +157,7 @@ class Files(Face[files.Files]):
     mkdir = call(files.Files.mkdir)
     move = call(files.Files.move)
     remove = call(files.Files.remove)
+    watch = make_as(Watch, files.Files.watch)
     upload_dir = call(files.Files.upload_dir)
     download_dir = call(files.Files.download_dir)
 

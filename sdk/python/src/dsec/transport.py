@@ -142,7 +142,9 @@ class Transport:
             tail = f" (before that: {last})" if last else ""
             raise DeadlineExceeded(f"{what}: no answer within {seconds:g} s{tail}") from e
 
-    async def stream(self, method: str, body: Json, *, idle: float | None) -> AsyncGenerator[Json, None]:
+    async def stream(
+        self, method: str, body: Json, *, idle: float | None, file: bool = False
+    ) -> AsyncGenerator[Json, None]:
         """Call a server-streaming method once and yield its messages.
 
         ``idle``: seconds without a byte after which the stream counts as broken. Raises ConnectionLost when it ends
@@ -156,7 +158,7 @@ class Transport:
                         o = codec.loads(message)
                         if flags & envelope.END:
                             if o.get("error") is not None:
-                                raise wire_errors.from_json(codec.message(o, "error"))
+                                raise wire_errors.from_json(codec.message(o, "error"), file=file)
                             return
                         yield o
             except ValueError as e:

@@ -178,6 +178,43 @@ class FileType(StrEnum):
         return cls.UNKNOWN
 
 
+class FileEventKind(StrEnum):
+    """What happened to a file."""
+
+    CREATED = "created"
+    """Made, linked, or moved to this name. What is found in a new directory may be told twice."""
+    WRITTEN = "written"
+    REMOVED = "removed"
+    MOVED = "moved"
+    """Moved away from this name."""
+    ATTRIBUTES = "attributes"
+    LOST = "lost"
+    """More happened here than could be held, and is missing: look at the directory anew. Has no path."""
+    UNKNOWN = ""
+
+    @classmethod
+    def _missing_(cls, value: object) -> FileEventKind:
+        return cls.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEvent:
+    """What happened in a watched directory. ``path`` is relative to it, surrogate-escaped where it is not UTF-8."""
+
+    kind: FileEventKind
+    path: str
+    is_dir: bool
+
+    @classmethod
+    def from_json(cls, o: Json) -> Self:
+        raw = codec.octets(o, "pathBytes")
+        return cls(
+            kind=FileEventKind(codec.enum(o, "kind", "FILE_EVENT_KIND_")),
+            path=os.fsdecode(raw) if raw else codec.text(o, "path"),
+            is_dir=codec.boolean(o, "directory"),
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileInfo:
     """A file in a sandbox. Names that are not UTF-8 are surrogate-escaped, as Python's own functions do."""
