@@ -86,12 +86,13 @@ func (s *Store) PutFiles(ctx context.Context, m *layer.Manifest, metaPath, dataP
 		return "", err
 	}
 	if !whole {
-		for _, f := range files {
-			if f.blob.Size > 0 {
-				if err := s.send(ctx, d, f.name, f.path, f.blob.Size); err != nil {
-					return "", err
-				}
+		if m.Data.Size > 0 {
+			if err := s.send(ctx, d, dataName, dataPath, m.Data.Size); err != nil {
+				return "", err
 			}
+		}
+		if err := s.sendMeta(ctx, d, metaPath); err != nil {
+			return "", err
 		}
 		if err := s.announce(ctx, d, encoded); err != nil {
 			return "", err
@@ -121,7 +122,7 @@ func verify(ctx context.Context, path string, b *layer.Blob) error {
 	return err
 }
 
-// whole tells whether a layer is there with all of its objects in their sizes.
+// whole tells whether a layer is there with metadata that is good and data in its size.
 func (s *Store) whole(ctx context.Context, m *layer.Manifest, d layer.Digest) (bool, error) {
 	_, err := s.Get(ctx, d)
 	switch {
@@ -133,11 +134,15 @@ func (s *Store) whole(ctx context.Context, m *layer.Manifest, d layer.Digest) (b
 	case err != nil:
 		return false, err
 	}
-	for name, b := range map[string]*layer.Blob{metaName: &m.Meta, dataName: &m.Data} {
-		if b.Size == 0 {
-			continue
+	damaged := ""
+	if err := s.checkMeta(ctx, d, &m.Meta); err != nil {
+		if ctx.Err() != nil || !errors.Is(err, layer.ErrDamaged) && !isMissing(err) {
+			return false, err
 		}
-		key, err := s.key(d, name)
+		damaged = metaName
+	}
+	if m.Data.Size > 0 {
+		key, err := s.key(d, dataName)
 		if err != nil {
 			return false, err
 		}
@@ -145,12 +150,29 @@ func (s *Store) whole(ctx context.Context, m *layer.Manifest, d layer.Digest) (b
 		if err != nil && !isMissing(err) {
 			return false, unavailable(ctx, d, err)
 		}
-		if err != nil || st.Size != b.Size {
-			s.log.WarnContext(ctx, "replace damaged layer", "layer", d, "object", name)
-			return false, s.withdraw(ctx, d)
+		if err != nil || st.Size != m.Data.Size {
+			damaged = dataName
 		}
 	}
-	return true, nil
+	if damaged == "" {
+		return true, nil
+	}
+	s.log.WarnContext(ctx, "replace damaged layer", "layer", d, "object", damaged)
+	return false, s.withdraw(ctx, d)
+}
+
+// sendMeta uploads the metadata, compressed.
+func (s *Store) sendMeta(ctx context.Context, d layer.Digest, path string) error {
+	st, err := s.staging.New(ctx)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	packed, size, err := packMeta(ctx, st.Dir(), path)
+	if err != nil {
+		return fmt.Errorf("publish layer %s: compress metadata: %w", d, err)
+	}
+	return s.send(ctx, d, packedName, packed, size)
 }
 
 // withdraw removes a manifest that is of no use.

@@ -20,7 +20,8 @@ import (
 
 const (
 	manifestName = "manifest.json"
-	metaName     = "meta.erofs"
+	metaName     = "meta.erofs"     // of earlier versions, and on the local disk
+	packedName   = "meta.erofs.zst" // what is put instead
 	dataName     = "data"
 	// partSize is that of the parts in which large objects are sent, bytes; parts is how many at a time.
 	partSize, parts = 16 << 20, 4
@@ -68,7 +69,10 @@ func (s *Store) key(d layer.Digest, name string) (string, error) {
 }
 
 // isMissing tells that an object is not there, from a bucket that is not.
-func isMissing(err error) bool { return minio.ToErrorResponse(err).Code == minio.NoSuchKey }
+func isMissing(err error) bool {
+	var r minio.ErrorResponse
+	return errors.As(err, &r) && r.Code == minio.NoSuchKey
+}
 
 // unavailable gives an error of the service its kind.
 func unavailable(ctx context.Context, d layer.Digest, err error) error {
@@ -116,11 +120,6 @@ func (s *Store) Get(ctx context.Context, d layer.Digest) (*layer.Manifest, error
 		return nil, unavailable(ctx, d, err)
 	}
 	return layer.DecodeManifest(b, d)
-}
-
-// OpenMeta reads the metadata image.
-func (s *Store) OpenMeta(ctx context.Context, d layer.Digest) (io.ReadCloser, error) {
-	return s.open(ctx, d, metaName)
 }
 
 // OpenData reads the data; a layer without any reads as empty.
@@ -210,7 +209,7 @@ func (s *Store) Delete(ctx context.Context, d layer.Digest) error {
 	if _, err := s.Get(ctx, d); err != nil && !errors.Is(err, layer.ErrDamaged) {
 		return err
 	}
-	for _, name := range []string{manifestName, metaName, dataName} {
+	for _, name := range []string{manifestName, packedName, metaName, dataName} {
 		key, err := s.key(d, name)
 		if err != nil {
 			return err
@@ -231,25 +230,20 @@ func (s *Store) Verify(ctx context.Context, d layer.Digest) error {
 	if err != nil {
 		return err
 	}
-	for name, b := range map[string]*layer.Blob{metaName: &m.Meta, dataName: &m.Data} {
-		if b.Size == 0 {
-			continue
-		}
-		r, err := s.get(ctx, d, name, minio.GetObjectOptions{})
-		if err != nil {
-			return unavailable(ctx, d, err)
-		}
-		var c layer.Chunker
-		_, err = io.Copy(&c, io.LimitReader(r, b.Size+1))
-		r.Close()
-		if err != nil {
-			return unavailable(ctx, d, err)
-		}
-		if got := c.Blob(); !sameBlob(&got, b) {
-			return fmt.Errorf("layer %s: %s: %w: %w: its content does not have its digest", d, name, sandbox.ErrUnavailable, layer.ErrDamaged)
-		}
+	if err := s.checkMeta(ctx, d, &m.Meta); err != nil || m.Data.Size == 0 {
+		return err
 	}
-	return nil
+	r, err := s.get(ctx, d, dataName, minio.GetObjectOptions{})
+	if err != nil {
+		return unavailable(ctx, d, err)
+	}
+	defer r.Close()
+	return compare(r, &m.Data, func(err error) error {
+		if errors.Is(err, layer.ErrDamaged) {
+			return fmt.Errorf("layer %s: %s: %w", d, dataName, err)
+		}
+		return unavailable(ctx, d, err)
+	})
 }
 
 func sameBlob(a, b *layer.Blob) bool {
