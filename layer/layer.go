@@ -41,6 +41,8 @@ type Local struct {
 	Manifest Manifest
 	MetaPath string
 	DataPath string
+	// Readahead is how far ahead the kernel should read the data, bytes, where that comes on demand; 0 = as it likes.
+	Readahead int
 }
 
 // Store keeps published layers. Layers are immutable; publishing the same one twice is harmless.

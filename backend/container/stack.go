@@ -157,12 +157,11 @@ func (c *mounts) mount(ctx context.Context, d layer.Digest) (*mounted, error) {
 		if err != nil {
 			return nil, err
 		}
-		opts := []linux.Option{{Key: "source", Value: l.MetaPath}}
-		if l.Manifest.Data.Size > 0 {
-			// Left out, the kernel would mount the metadata all the same and read wrong bytes.
-			opts = append(opts, linux.Option{Key: "device", Value: l.DataPath})
+		data := l.DataPath
+		if l.Manifest.Data.Size == 0 {
+			data = ""
 		}
-		f, err = linux.NewMount("erofs", linux.ReadOnly|linux.NoDev|linux.NoAtime, opts...)
+		f, err = linux.NewErofs(l.MetaPath, data, linux.NoAtime, l.Readahead)
 		if err != nil {
 			return nil, fmt.Errorf("mount layer %s: %w", d, err)
 		}

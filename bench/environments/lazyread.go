@@ -218,13 +218,14 @@ func newLazyRig(ctx context.Context, dir string) (r *lazyRig, err error) {
 	r.data, r.device = filepath.Join(at, "data"), fmt.Sprintf("/proc/self/fd/%d/%s", mount.Fd(), d.Hex())
 	for _, m := range []struct {
 		name, data string
+		readahead  int
 		to         *string
-	}{{"direct", r.data, &r.direct}, {"lazy", r.device, &r.lazy}} {
+	}{{"direct", r.data, 0, &r.direct}, {"lazy", r.device, lazy.Readahead, &r.lazy}} {
 		on := filepath.Join(dir, m.name+".mnt")
 		if err := os.Mkdir(on, 0o700); err != nil {
 			return r, err
 		}
-		if err := linux.MountErofs(filepath.Join(at, "meta.erofs"), m.data, on); err != nil {
+		if err := linux.MountErofs(filepath.Join(at, "meta.erofs"), m.data, on, m.readahead); err != nil {
 			return r, err
 		}
 		r.closers = append(r.closers, func() error { return linux.Unmount(on) })

@@ -28,9 +28,10 @@ type Files interface {
 	// Opened and Released tell of each open file and of its end.
 	Opened(id uint64)
 	Released(id uint64)
-	// Read returns what lies at off, in pieces of size bytes altogether or up to the end of the file. The pieces are
-	// not changed afterwards. Any error is the reader's EIO, but for a syscall.Errno.
-	Read(ctx context.Context, id uint64, off int64, size int) ([][]byte, error)
+	// Read returns what lies at off, in pieces of size bytes altogether or up to the end of the file. The pieces do
+	// not change until done is called, which is nil where nobody needs to know. Any error is the reader's EIO, but for
+	// a syscall.Errno.
+	Read(ctx context.Context, id uint64, off int64, size int) (pieces [][]byte, done func(), err error)
 }
 
 const (
@@ -162,7 +163,10 @@ func (s *server) meta(h header, body []byte) ([]byte, syscall.Errno) {
 }
 
 func (s *server) read(ctx context.Context, h header, off int64, size int) {
-	pieces, err := s.files.Read(ctx, h.node, off, size)
+	pieces, done, err := s.files.Read(ctx, h.node, off, size)
+	if done != nil {
+		defer done()
+	}
 	if err != nil {
 		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 			return // a successor answers

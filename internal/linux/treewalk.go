@@ -115,14 +115,9 @@ func ReadLink(f *os.File) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// MountErofs attaches an EROFS image, read-only, at dir: meta is the image file and data its blob, empty for
-// an image without one. Both must lie on a file system with a block device.
-func MountErofs(meta, data, dir string) error {
-	opts := []Option{{Key: "source", Value: meta}}
-	if data != "" {
-		opts = append(opts, Option{Key: "device", Value: data})
-	}
-	m, err := NewMount("erofs", ReadOnly|NoDev, opts...)
+// MountErofs attaches an EROFS image at dir; the rest is as NewErofs has it.
+func MountErofs(meta, data, dir string, readahead int) error {
+	m, err := NewErofs(meta, data, 0, readahead)
 	if err != nil {
 		return err
 	}

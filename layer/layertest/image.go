@@ -19,7 +19,7 @@ import (
 func Mount(t testing.TB, meta, data string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := linux.MountErofs(meta, data, dir); err != nil {
+	if err := linux.MountErofs(meta, data, dir, 0); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -121,14 +121,14 @@ func (*failing) Find(string) (fuse.File, bool)   { return fuse.File{}, false }
 func (*failing) Get(id uint64) (fuse.File, bool) { return fuse.File{}, false }
 func (*failing) Opened(uint64)                   {}
 func (*failing) Released(uint64)                 {}
-func (f *failing) Read(ctx context.Context, id uint64, off int64, _ int) ([][]byte, error) {
+func (f *failing) Read(ctx context.Context, id uint64, off int64, _ int) ([][]byte, func(), error) {
 	select {
 	case <-time.After(leastFault):
 	case <-ctx.Done():
-		return nil, ctx.Err() // there is a server again
+		return nil, nil, ctx.Err() // there is a server again
 	}
 	if err := f.faults.Record(id, time.Now()); err != nil {
 		f.log.Error("a store fault is not recorded", "err", err)
 	}
-	return nil, fmt.Errorf("file %016x at %d: %w", id, off, syscall.EIO)
+	return nil, nil, fmt.Errorf("file %016x at %d: %w", id, off, syscall.EIO)
 }

@@ -68,24 +68,24 @@ func (s *Server) count(id uint64, by int64) {
 }
 
 // Read reads a layer's data.
-func (s *Server) Read(ctx context.Context, id uint64, off int64, size int) ([][]byte, error) {
+func (s *Server) Read(ctx context.Context, id uint64, off int64, size int) (pieces [][]byte, done func(), err error) {
 	start := time.Now()
 	s.src.reads.Add(1)
 	l := s.find(id)
 	if l == nil {
-		return nil, s.fault(ctx, id, start, fmt.Errorf("file %016x: %w", id, sandbox.ErrNotFound))
+		return nil, nil, s.fault(ctx, id, start, fmt.Errorf("file %016x: %w", id, sandbox.ErrNotFound))
 	}
 	end := min(off+int64(size), l.manifest.Data.Size)
 	if off < 0 || off >= end {
-		return nil, nil
+		return nil, nil, nil
 	}
 	l.trace.note(off, end)
-	pieces, err := s.src.read(ctx, l, off, end)
+	pieces, done, err = s.src.read(ctx, l, off, end)
 	if err != nil {
-		return nil, s.fault(ctx, id, start, err)
+		return nil, nil, s.fault(ctx, id, start, err)
 	}
 	s.src.readBytes.Add(end - off)
-	return pieces, nil
+	return pieces, done, nil
 }
 
 // fault writes a failed read down before the reader learns of it.

@@ -152,7 +152,7 @@ func (r *rig) mount(d layer.Digest) string {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	if err := linux.MountErofs(l.MetaPath, filePath(m, d), at); err != nil {
+	if err := linux.MountErofs(l.MetaPath, filePath(m, d), at, lazy.Readahead); err != nil {
 		r.t.Fatal(err)
 	}
 	r.ends = append(r.ends, func() {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/layer/lazy/cache"
 	"github.com/opendsec/dsec/sandbox"
@@ -56,71 +57,95 @@ type source struct {
 
 	mu      sync.Mutex
 	flights map[cache.Key]*flight
-	hot     map[cache.Key][]byte
+	hot     map[cache.Key]*buffer
 	order   []cache.Key // of hot, a ring
 	next    int
 	failed  map[cache.Key]*failed
+	bufs    buffers
 }
 
-// failed is a chunk that did not come in time. The kernel asks for what it could not read ahead once more, and then
-// once more in small pieces: its reader has waited already.
+// failed is a chunk that did not come in time. The kernel asks for what it could not read ahead once more: its reader
+// has waited already.
 type failed struct {
 	err   error
 	left  int       // reads that fail at once
 	until time.Time // from then on the store is asked again
 }
 
-// The kernel's own attempts after a failed one, and for how long they are taken for such.
-const (
-	kernelRetries = 2
-	retriesWithin = 500 * time.Millisecond
-)
+// kernelRetries is how often the kernel tries by itself after a failed read. Through the cache of the device's file it
+// does so at both levels.
+func kernelRetries() int {
+	if linux.ErofsReadsDirectly() {
+		return 1
+	}
+	return 2
+}
+
+// retriesWithin is for how long the kernel's attempts are taken for such.
+const retriesWithin = 500 * time.Millisecond
 
 // flight is one chunk on its way.
 type flight struct {
 	l    *attached
 	n    int // chunk of l
 	done chan struct{}
-	data []byte
+	data *buffer
 	err  error
+
+	// Of source.mu.
+	waiters int // each gets a reference to data
+	ended   bool
 }
 
 func newSource(store layer.Store, c *cache.Cache, o Options) *source {
 	ctx, stop := context.WithCancel(context.Background())
 	return &source{ctx: ctx, stop: stop, store: store, cache: c, log: o.Log, timeout: o.Timeout,
 		slots: make(chan struct{}, o.Requests), ahead: make(chan struct{}, max(1, o.Requests/2)),
-		flights: map[cache.Key]*flight{}, hot: map[cache.Key][]byte{}, failed: map[cache.Key]*failed{}, order: make([]cache.Key, hotChunks)}
+		flights: map[cache.Key]*flight{}, hot: map[cache.Key]*buffer{}, failed: map[cache.Key]*failed{}, order: make([]cache.Key, hotChunks)}
 }
 
-// read returns the bytes from off to end of a layer's data, in pieces.
-func (s *source) read(ctx context.Context, l *attached, off, end int64) ([][]byte, error) {
+// read returns the bytes from off to end of a layer's data, in pieces, which hold until done is called.
+func (s *source) read(ctx context.Context, l *attached, off, end int64) (pieces [][]byte, done func(), err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("%w: %w: the store did not answer for %v", sandbox.ErrUnavailable, sandbox.ErrDeadline, s.timeout))
 	defer cancel()
 	size := l.manifest.Data.ChunkSize
 	first, last := int(off/size), int((end-1)/size)
 	have, wait := s.begin(l, first, last, false)
 	s.readAhead(l, first, last)
-	pieces := make([][]byte, 0, last-first+1)
-	for n := first; n <= last; n++ {
-		b := have[n-first]
-		if f := wait[n-first]; f != nil {
-			var err error
-			if b, err = s.land(ctx, l, f, n); err != nil {
-				return nil, fmt.Errorf("layer %s: chunk %d: %w", l.digest, n, err)
+	done = func() {
+		for _, x := range have {
+			if x != nil {
+				x.release()
 			}
 		}
-		begin := int64(n) * size
+	}
+	pieces = make([][]byte, 0, last-first+1)
+	for n := first; n <= last; n++ {
+		if f := wait[n-first]; f != nil {
+			x, err := s.land(ctx, l, f, n)
+			if err != nil {
+				for _, f := range wait[n-first+1:] {
+					s.leave(f)
+				}
+				done()
+				return nil, nil, fmt.Errorf("layer %s: chunk %d: %w", l.digest, n, err)
+			}
+			have[n-first] = x
+		}
+		b, begin := have[n-first].b, int64(n)*size
 		pieces = append(pieces, b[max(0, off-begin):min(int64(len(b)), end-begin)])
 	}
-	return pieces, nil
+	return pieces, done, nil
 }
 
-// land waits for a chunk. One that was fetched for another layer, and in vain, is fetched for this one.
-func (s *source) land(ctx context.Context, l *attached, f *flight, n int) ([]byte, error) {
+// land waits for a chunk, of which the caller gets a reference. One that was fetched for another layer, and in vain, is
+// fetched for this one.
+func (s *source) land(ctx context.Context, l *attached, f *flight, n int) (*buffer, error) {
 	for {
 		select {
 		case <-f.done:
 		case <-ctx.Done():
+			s.leave(f)
 			return nil, context.Cause(ctx)
 		}
 		if f.err == nil {
@@ -137,9 +162,25 @@ func (s *source) land(ctx context.Context, l *attached, f *flight, n int) ([]byt
 	}
 }
 
-// begin finds chunks first to last in memory, or sees to it that they come.
-func (s *source) begin(l *attached, first, last int, ahead bool) (have [][]byte, wait []*flight) {
-	have, wait = make([][]byte, last-first+1), make([]*flight, last-first+1)
+// leave gives up waiting for a chunk.
+func (s *source) leave(f *flight) {
+	if f == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !f.ended:
+		f.waiters--
+	case f.data != nil:
+		f.data.release()
+	}
+}
+
+// begin finds chunks first to last in memory, or sees to it that they come. The caller releases each that it has, and
+// lands or leaves each that it waits for; one that asks ahead gets neither.
+func (s *source) begin(l *attached, first, last int, ahead bool) (have []*buffer, wait []*flight) {
+	have, wait = make([]*buffer, last-first+1), make([]*flight, last-first+1)
 	perRun := max(1, int(maxRun/l.manifest.Data.ChunkSize))
 	var run []*flight
 	flush := func() {
@@ -154,24 +195,33 @@ func (s *source) begin(l *attached, first, last int, ahead bool) (have [][]byte,
 	defer flush()
 	for n := first; n <= last; n++ {
 		key := l.keys[n]
-		if b := s.hot[key]; b != nil {
-			have[n-first] = b
+		if x := s.hot[key]; x != nil {
+			if !ahead {
+				x.hold(1)
+				have[n-first] = x
+			}
 			flush()
 			continue
 		}
 		if f := s.flights[key]; f != nil {
-			wait[n-first] = f
+			if !ahead {
+				f.waiters++
+				wait[n-first] = f
+			}
 			s.coalesced.Add(1)
 			flush()
 			continue
 		}
 		f := &flight{l: l, n: n, done: make(chan struct{})}
-		wait[n-first] = f
+		if !ahead {
+			f.waiters++
+			wait[n-first] = f
+		}
 		if e := s.failed[key]; e != nil && !ahead {
 			if e.left--; e.left < 0 || time.Now().After(e.until) {
 				delete(s.failed, key)
 			} else {
-				f.err = e.err
+				f.err, f.ended = e.err, true
 				close(f.done)
 				flush()
 				continue
@@ -193,34 +243,45 @@ func (s *source) begin(l *attached, first, last int, ahead bool) (have [][]byte,
 	return have, wait
 }
 
-// end gives a flight its result.
-func (s *source) end(f *flight, b []byte, err error) {
+// end gives a flight its result; the caller keeps its own reference.
+func (s *source) end(f *flight, x *buffer, err error) {
 	key := f.l.keys[f.n]
+	var cold *buffer
 	s.mu.Lock()
 	delete(s.flights, key)
 	if err == nil {
 		clear(s.failed) // the store answers
+		x.hold(f.waiters)
 	} else if errors.Is(err, sandbox.ErrDeadline) {
-		s.failed[key] = &failed{err: err, left: kernelRetries, until: time.Now().Add(retriesWithin)}
+		s.failed[key] = &failed{err: err, left: kernelRetries(), until: time.Now().Add(retriesWithin)}
 	}
 	if err == nil && s.hot[key] == nil {
+		cold = s.hot[s.order[s.next]]
 		delete(s.hot, s.order[s.next])
 		s.order[s.next] = key
-		s.hot[key] = b
+		x.hold(1)
+		s.hot[key] = x
 		s.next = (s.next + 1) % len(s.order)
 	}
+	f.data, f.err, f.ended = x, err, true
 	s.mu.Unlock()
-	f.data, f.err = b, err
 	close(f.done)
+	if cold != nil {
+		cold.release()
+	}
 }
 
 // fromCache reads a chunk from the node's disk, or fetches it if that is no good.
 func (s *source) fromCache(f *flight) {
-	if b, ok := s.cache.Get(f.l.keys[f.n], f.l.chunkLen(f.n)); ok {
-		s.end(f, b, nil)
-		return
+	x := s.bufs.get(f.l.chunkLen(f.n))
+	good := s.cache.Read(f.l.keys[f.n], x.b)
+	if good {
+		s.end(f, x, nil)
 	}
-	s.fetch([]*flight{f}, false)
+	x.release()
+	if !good {
+		s.fetch([]*flight{f}, false)
+	}
 }
 
 // fetch brings a run of neighbouring chunks from the store.
@@ -318,7 +379,7 @@ func (s *source) ask(ctx context.Context, run []*flight, ahead bool) (left []*fl
 			err = fmt.Errorf("%w: %w: chunk %d from the store does not have its digest", sandbox.ErrUnavailable, layer.ErrDamaged, f.n)
 			continue
 		}
-		s.end(f, b, nil)
+		s.end(f, ownBuffer(b), nil)
 		s.cache.Put(l.keys[f.n], b)
 	}
 	return left, err
@@ -328,6 +389,13 @@ func (s *source) ask(ctx context.Context, run []*flight, ahead bool) (left []*fl
 func (s *source) close() {
 	s.stop()
 	s.work.Wait()
+	s.mu.Lock()
+	for _, x := range s.hot {
+		x.release()
+	}
+	clear(s.hot)
+	s.mu.Unlock()
+	s.bufs.close()
 }
 
 func (s *source) stats() Stats {

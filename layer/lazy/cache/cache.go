@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/zeebo/blake3"
+
+	"github.com/opendsec/dsec/internal/linux"
 )
 
 // Key is the digest of a chunk.
@@ -153,22 +155,22 @@ func (c *Cache) Has(k Key) bool {
 	return c.entries[k] != nil
 }
 
-// Get reads a chunk of size bytes and compares it with its digest; false = not there, or not good and now gone.
-// While it is being read it is not evicted.
-func (c *Cache) Get(k Key, size int) ([]byte, bool) {
+// Read fills b with a chunk, whose size it has, and compares that with its digest; false = not there, or not good and
+// now gone. While it is being read it is not evicted. It is fastest where b begins at a page.
+func (c *Cache) Read(k Key, b []byte) bool {
 	e := c.pin(k)
 	if e == nil {
-		return nil, false
+		return false
 	}
-	b, err := readFile(c.path(k), size)
+	err := linux.ReadWhole(c.path(k), b)
 	good := err == nil && Sum(b) == k
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.pins--
 	if good {
 		c.stats.Hits++
-		c.stats.HitBytes += int64(size)
-		return b, true
+		c.stats.HitBytes += int64(len(b))
+		return true
 	}
 	c.stats.Misses++
 	if !e.gone {
@@ -176,7 +178,7 @@ func (c *Cache) Get(k Key, size int) ([]byte, bool) {
 		c.drop(e)
 		c.o.Log.Error("chunk in the cache is damaged: it is removed and fetched again", "chunk", k.String(), "err", err)
 	}
-	return nil, false
+	return false
 }
 
 func (c *Cache) pin(k Key) *entry {
@@ -190,20 +192,6 @@ func (c *Cache) pin(k Key) *entry {
 	e.pins++
 	c.lru.MoveToFront(e.elem)
 	return e
-}
-
-// readFile reads a file that must have size bytes.
-func readFile(path string, size int) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b := make([]byte, size)
-	if n, err := f.ReadAt(b, 0); n < size {
-		return nil, fmt.Errorf("%d of %d bytes: %w", n, size, err)
-	}
-	return b, nil
 }
 
 // Put keeps a chunk whose digest the caller has verified. It fails silently: what is not kept is fetched again.
