@@ -106,20 +106,15 @@ func (c *Client) look(ctx context.Context) (*peer, error) {
 	defer c.mu.Unlock()
 	defer c.looked.Broadcast()
 	c.looking = false
+	if err != nil {
+		return nil, err
+	}
+	go p.writeAll()
 	for _, at := range c.places {
-		if err == nil {
-			_, err = p.set(at, c.cfg.Book.Entries(at.Key), nil)
-		}
+		p.set(at, c.cfg.Book.Entries(at.Key), nil)
 	}
-	if err == nil {
-		c.peer = p
-		return p, nil
-	}
-	if p != nil {
-		p.kill(c.cfg.Log)
-		p.close()
-	}
-	return nil, err
+	c.peer = p
+	return p, nil
 }
 
 // connect finds the server. One that does not answer, or does not serve this network, is ended.
@@ -155,6 +150,9 @@ func (c *Client) lost(ctx context.Context, p *peer, err error) {
 	c.mu.Lock()
 	c.peer = nil
 	c.mu.Unlock()
+	close(p.quit)
+	p.conn.Close()
+	<-p.done
 	close(p.gone)
 	busy := p.close()
 	if ctx.Err() != nil {
@@ -184,9 +182,9 @@ func (c *Client) Set(at Place) error {
 		return nil // none is open, and the next server is told
 	}
 	reply := make(chan answer, 1)
-	id, err := p.set(at, nil, reply)
+	id := p.set(at, nil, reply)
 	c.mu.Unlock()
-	a, err := c.wait(p, id, reply, err)
+	a, err := c.wait(p, id, reply)
 	if err == nil && a.Err != "" {
 		err = errors.New(a.Err)
 	}
@@ -210,30 +208,27 @@ func (c *Client) ask(f frame) {
 	}
 	reply := make(chan answer, 1)
 	f.ID = p.expect(reply)
-	err := write(p.conn, f)
+	p.say(f)
 	c.mu.Unlock()
-	if _, err := c.wait(p, f.ID, reply, err); err != nil {
+	if _, err := c.wait(p, f.ID, reply); err != nil {
 		c.cfg.Log.Warn("ask what checks names", "err", err)
 	}
 }
 
 // wait waits for an answer. A server that does not give one is killed: what is asked holds then, since nothing is open.
-func (c *Client) wait(p *peer, id uint64, reply chan answer, err error) (a answer, _ error) {
+func (c *Client) wait(p *peer, id uint64, reply chan answer) (a answer, err error) {
 	late := time.NewTimer(answerWait)
 	defer late.Stop()
-	if err == nil {
-		select {
-		case a = <-reply:
-			return a, nil
-		case <-p.gone:
-			return a, nil
-		case <-late.C:
-			err = errors.New("no answer")
-		}
+	select {
+	case a = <-reply:
+		return a, nil
+	case <-p.gone:
+		return a, nil
+	case <-late.C:
 	}
 	p.forget(id)
-	if kerr := p.kill(c.cfg.Log); kerr != nil {
-		return a, fmt.Errorf("what checks names does not answer (%w), and cannot be ended: %w", err, kerr)
+	if err := p.kill(c.cfg.Log); err != nil {
+		return a, fmt.Errorf("what checks names does not answer, and cannot be ended: %w", err)
 	}
 	return a, nil
 }
@@ -241,12 +236,12 @@ func (c *Client) wait(p *peer, id uint64, reply chan answer, err error) (a answe
 // Forget ends and forgets the sandbox that has an address.
 func (c *Client) Forget(addresses [2]netip.Addr) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	delete(c.places, addresses)
 	if p := c.found(); p != nil {
-		p.say(frame{Forget: &addresses})
 		p.dropUnused(c.places)
 	}
+	c.mu.Unlock()
+	c.ask(frame{Forget: &addresses})
 }
 
 // Answered tells what a sandbox is about to be answered, which the book has.

@@ -33,7 +33,7 @@ type frame struct {
 	Set     *place         `json:",omitempty"` // answered, with what was answered for it
 	Recheck string         `json:",omitempty"` // answered
 	Part    string         `json:",omitempty"` // answered
-	Forget  *[2]netip.Addr `json:",omitempty"`
+	Forget  *[2]netip.Addr `json:",omitempty"` // answered
 	Grant   *grant         `json:",omitempty"`
 	Stop    bool           `json:",omitempty"` // the network goes; answered
 	Pong    uint64         `json:",omitempty"`
@@ -82,8 +82,11 @@ type busy struct {
 	Busy bool
 }
 
-// writeTimeout is how long the other end may take to read what was said.
-const writeTimeout = 10 * time.Second
+// writeTimeout is how long the other end may take to read on: so many bytes of what was said.
+const (
+	writeTimeout = 10 * time.Second
+	writeAtOnce  = 64 << 10
+)
 
 // deadliner is a connection.
 type deadliner interface {
@@ -103,11 +106,17 @@ func write(to deadliner, frames ...frame) error {
 		}
 		out = append(binary.BigEndian.AppendUint32(out, uint32(len(b))), b...)
 	}
-	if err := to.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-		return err
+	for len(out) > 0 {
+		part := out[:min(len(out), writeAtOnce)]
+		if err := to.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+			return err
+		}
+		if _, err := to.Write(part); err != nil {
+			return err
+		}
+		out = out[len(part):]
 	}
-	_, err := to.Write(out)
-	return err
+	return nil
 }
 
 func read(from io.Reader) (f frame, err error) {

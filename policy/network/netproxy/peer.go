@@ -17,10 +17,12 @@ import (
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/policy/network"
 	"github.com/opendsec/dsec/policy/network/dns"
+	"github.com/opendsec/dsec/policy/network/link"
 	"github.com/opendsec/dsec/sandbox"
 )
 
-// peer is a server that a client is connected to. Client.mu is held while something is said.
+// peer is a server that a client is connected to. Client.mu is held while something is said; a goroutine writes it, since who
+// answers a question about a name does not wait for that.
 type peer struct {
 	conn *net.UnixConn
 	gone chan struct{} // closed when it has ended
@@ -29,10 +31,15 @@ type peer struct {
 	process *os.File // nil: it has ended, or it is this process, in tests
 	own     bool     // this process
 
+	wake chan struct{} // there is something to be written
+	quit chan struct{} // closed when nothing more is
+	done chan struct{} // closed when nothing is being written
+
 	programs map[*network.Program]uint64 // that it knows; guarded by Client.mu
 	last     uint64                      // the last program's number
 
 	mu      sync.Mutex
+	out     []frame // what is to be written, in order
 	id      uint64
 	waiting map[uint64]chan answer
 	busy    map[string]bool
@@ -53,7 +60,8 @@ func newPeer(c *net.UnixConn) (*peer, error) {
 			return nil, err
 		}
 	}
-	return &peer{conn: c, process: process, own: process == nil, gone: make(chan struct{}), programs: map[*network.Program]uint64{}, waiting: map[uint64]chan answer{}, busy: map[string]bool{}}, nil
+	return &peer{conn: c, process: process, own: process == nil, gone: make(chan struct{}),
+		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}), programs: map[*network.Program]uint64{}, waiting: map[uint64]chan answer{}, busy: map[string]bool{}}, nil
 }
 
 // greet says which network it is about.
@@ -96,25 +104,57 @@ func (p *peer) forget(id uint64) {
 	delete(p.waiting, id)
 }
 
-// say says something that is not answered. If it cannot be said the connection ends.
-func (p *peer) say(f ...frame) {
-	if err := write(p.conn, f...); err != nil {
+// maxUnsaid is how much may wait to be written. A server that reads no more than that is ended, as one that does not answer.
+// It is more than all sandboxes of a node need at the start.
+const maxUnsaid = 8 * link.Slots
+
+// say says something, after all that was said before. If it cannot be said the connection ends, and with it the server.
+func (p *peer) say(frames ...frame) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.out) >= maxUnsaid {
 		p.conn.Close()
+		return
+	}
+	p.out = append(p.out, frames...)
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// writeAll writes what is said until the connection ends.
+func (p *peer) writeAll() {
+	defer close(p.done)
+	for {
+		select {
+		case <-p.wake:
+		case <-p.quit:
+			return
+		}
+		p.mu.Lock()
+		out := p.out
+		p.out = nil
+		p.mu.Unlock()
+		if err := write(p.conn, out...); err != nil {
+			p.conn.Close()
+			return
+		}
 	}
 }
 
 // set says under what a sandbox is.
-func (p *peer) set(at Place, entries []dns.Entry, reply chan answer) (uint64, error) {
-	var frames []frame
+func (p *peer) set(at Place, entries []dns.Entry, reply chan answer) uint64 {
 	n, known := p.programs[at.Program]
 	if !known {
 		p.last++
 		n = p.last
 		p.programs[at.Program] = n
-		frames = append(frames, frame{Program: &program{n, at.Program.Layers}})
+		p.say(frame{Program: &program{n, at.Program.Layers}})
 	}
 	id := p.expect(reply)
-	return id, write(p.conn, append(frames, frame{ID: id, Set: &place{at.Key, at.Addresses, n, entries}})...)
+	p.say(frame{ID: id, Set: &place{at.Key, at.Addresses, n, entries}})
+	return id
 }
 
 // dropUnused lets the server forget programs, once they are many more than those in use.

@@ -315,13 +315,19 @@ func (s *Server) handle(sess *session, f frame) error {
 			done(answer{})
 		})
 	case f.Forget != nil:
-		for _, key := range at.takeOut(*f.Forget) {
-			s.mu.Lock()
+		keys := at.takeOut(*f.Forget)
+		s.mu.Lock()
+		for _, key := range keys {
 			sess.forget(key)
 			s.events.drop(key)
-			s.mu.Unlock()
-			sess.calls.Go(func() { at.forget(key) })
 		}
+		s.mu.Unlock()
+		sess.calls.Go(func() {
+			for _, key := range keys {
+				at.forget(key)
+			}
+			done(answer{})
+		})
 	case f.Grant != nil:
 		at.Answered(f.Grant.Key, f.Grant.Entries...)
 	case f.Stop:

@@ -5,5 +5,6 @@
 // A link is made ahead of its use: Attach when a shell is made (everything is denied), Set when a sandbox takes the
 // shell and whenever its policy changes, Detach when it is gone. Programs live in this process; a process that takes
 // over after a crash sets those of the sandboxes that it adopts, and sweeps the rest. Packets are judged by
-// the kernel meanwhile, by the policies that were in force; names do not resolve, and checked connections fail.
+// the kernel meanwhile, by the policies that were in force, and checked connections by the process that has them
+// (policy/network/netproxy), where it is not this one; names do not resolve.
 package node
