@@ -9,7 +9,7 @@ GO ?= go
 BUF_VERSION := 1.75.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: all build deps test-deps demo test test-all test-go test-python test-kernel vet generate bench bench-network bench-fncall bench-environments bench-e2b clean
+.PHONY: all build deps test-deps demo test test-all test-go test-python test-kernel vet generate bench bench-network bench-fncall bench-vm bench-environments bench-e2b clean
 
 all: build
 
@@ -83,6 +83,12 @@ bench-fncall: build
 bench-e2b: build
 	@hack/deps.sh bench
 	$(GO) run ./bench/e2b -dsec $(BIN)/dsec -out bench/out/e2b.json $(ARGS)
+
+# Figures of microVMs.
+bench-vm: build
+	@hack/deps.sh test
+	$(BIN)/dsec kernel install
+	$(GO) run ./bench/vm -dsec $(BIN)/dsec -out bench/out/vm.json $(ARGS)
 
 clean:
 	rm -rf $(BIN)

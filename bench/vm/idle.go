@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/bench/measure"
+)
+
+// exec measures a command in a running machine, and in a container.
+func (b *bench) exec(ctx context.Context) error {
+	for _, k := range []struct {
+		name    string
+		backend dsecv1.Backend
+	}{{"container_exec_round_trip", dsecv1.Backend_BACKEND_CONTAINER}, {"microvm_exec_round_trip", dsecv1.Backend_BACKEND_MICROVM}} {
+		id, err := b.create(ctx, k.backend, "")
+		if err != nil {
+			return err
+		}
+		run := func(ctx context.Context, _ int) error { return b.command(ctx, id, programs[0].argv) }
+		for i := range 5 { // the first ones are slower
+			if err := run(ctx, i); err != nil {
+				return err
+			}
+		}
+		times, failures, first := measure.Times(ctx, 8*b.o.n, 1, run)
+		if first != nil {
+			return first
+		}
+		b.rows = append(b.rows, measure.FromDurations(k.name, times, failures))
+		if err := b.stopAll(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// idleTime is how long the processor time of idle machines is looked at.
+const idleTime = 10 * time.Second
+
+// idle measures what machines cost that have run one command and do nothing.
+func (b *bench) idle(ctx context.Context) error {
+	live := 0
+	for _, level := range []int{8, 24} {
+		if level > b.o.idle {
+			break
+		}
+		for ; live < level; live++ {
+			id, err := b.create(ctx, dsecv1.Backend_BACKEND_MICROVM, "")
+			if err != nil {
+				return err
+			}
+			if err := b.command(ctx, id, programs[0].argv); err != nil {
+				return err
+			}
+		}
+		if err := b.full(ctx); err != nil { // what is made behind their back is done
+			return err
+		}
+		pids, err := b.machines()
+		if err != nil {
+			return err
+		}
+		var pss []float64
+		before := ticks(pids)
+		for _, pid := range pids {
+			if v, err := memory(pid); err == nil {
+				pss = append(pss, v)
+			}
+		}
+		row := measure.FromValues("microvm_idle_memory_"+strconv.Itoa(level), "MiB", pss, 0)
+		row.Note = fmt.Sprintf("proportional set sizes of QEMU; %d are the pool's", len(pids)-level)
+		start := time.Now()
+		select {
+		case <-time.After(idleTime):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		seconds := (ticks(pids) - before) / 100 // USER_HZ
+		share := 100 * seconds / time.Since(start).Seconds() / float64(level)
+		b.rows = append(b.rows, row, measure.FromValues("microvm_idle_cpu_"+strconv.Itoa(level), "% of a core", []float64{share}, 0))
+	}
+	return b.stopAll(ctx)
+}
+
+// full waits until the pool is, without stopping anything.
+func (b *bench) full(ctx context.Context) error { return b.awaitReady(ctx, readyMachines) }
+
+// machines are the processes of the node's QEMUs.
+func (b *bench) machines() ([]int, error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*/cwd")
+	if err != nil {
+		return nil, err
+	}
+	var out []int
+	for _, d := range dirs {
+		if at, err := os.Readlink(d); err == nil && strings.HasPrefix(at, filepath.Join(b.state, "run", "vm")+"/") {
+			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(d))); err == nil {
+				out = append(out, pid)
+			}
+		}
+	}
+	return out, nil
+}
+
+// memory is a process's proportional set size, MiB.
+func memory(pid int) (float64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) >= 2 && f[0] == "Pss:" {
+			kib, err := strconv.ParseFloat(f[1], 64)
+			return kib / 1024, err
+		}
+	}
+	return 0, fmt.Errorf("process %d has no memory", pid)
+}
+
+// ticks is the processor time of processes, in clock ticks.
+func ticks(pids []int) (sum float64) {
+	for _, pid := range pids {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			continue
+		}
+		_, rest, _ := strings.Cut(string(b), ") ")
+		if f := strings.Fields(rest); len(f) > 12 {
+			user, _ := strconv.ParseFloat(f[11], 64)
+			system, _ := strconv.ParseFloat(f[12], 64)
+			sum += user + system
+		}
+	}
+	return sum
+}
