@@ -32,6 +32,13 @@ type Config struct {
 	Workdir    string   `json:"workdir,omitempty"`
 	Entrypoint []string `json:"entrypoint,omitempty"`
 	Cmd        []string `json:"cmd,omitempty"`
+	Disk       *Disk    `json:"disk,omitempty"` // the layer is a disk of a full virtual machine
+}
+
+// Disk says of a layer that its one file, disk.raw, is a disk.
+type Disk struct {
+	Size     int64  `json:"size"`     // bytes, as a machine sees it
+	Firmware string `json:"firmware"` // bios or uefi
 }
 
 // Local is a layer on this node, complete and verified: what a Backend mounts (EROFS from MetaPath with

@@ -157,6 +157,9 @@ func (c *mounts) mount(ctx context.Context, d layer.Digest) (*mounted, error) {
 		if err != nil {
 			return nil, err
 		}
+		if l.Manifest.Config.Disk != nil {
+			return nil, fmt.Errorf("%w: it is the disk of a full VM, which no container can be made of: --backend fullvm", sandbox.ErrInvalid)
+		}
 		data := l.DataPath
 		if l.Manifest.Data.Size == 0 {
 			data = ""

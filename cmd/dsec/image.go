@@ -21,15 +21,22 @@ func newImage() *cobra.Command {
 func newImageImport() *cobra.Command {
 	var name string
 	var insecure bool
+	var disk diskFlags
 	cmd := &cobra.Command{
 		Use:   "import SOURCE",
 		Short: "Bring an image in as a base",
 		Long: `Import takes an image from a registry (docker://HOST/NAME:TAG), from an OCI layout directory, or from an
-archive of one or of docker save.`,
+archive of one or of docker save. With --disk it takes the disk of a full virtual machine: a raw or qcow2 file, which is
+checked and stored like any layer.`,
 		Example: `  dsec image import docker://registry.example/library/debian:13 --name debian
-  docker save python:3.12 -o p.tar && dsec image import p.tar --name python`,
+  docker save python:3.12 -o p.tar && dsec image import p.tar --name python
+  dsec image import debian.qcow2 --disk --name debian-vm`,
 		Args: exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			up := client.Upload{Kind: "base", Name: name, Format: "oci"}
+			if err := disk.apply(cmd, args[0], &up); err != nil {
+				return err
+			}
 			c, err := newClient()
 			if err != nil {
 				return err
@@ -47,9 +54,10 @@ archive of one or of docker save.`,
 			if name == "" {
 				return &exitError{2, fmt.Errorf("--name is needed for local images")}
 			}
-			return importLocal(cmd, c, client.Upload{Kind: "base", Name: name, Format: "oci"}, args[0], true)
+			return importLocal(cmd, c, up, args[0], true)
 		},
 	}
+	disk.register(cmd)
 	cmd.Flags().StringVar(&name, "name", "", "`NAME` of the base (default: the reference)")
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "speak plain http to the registry")
 	return cmd

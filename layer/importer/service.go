@@ -231,7 +231,7 @@ func (s *service) make(ctx context.Context, j *job, p oci.Progress) (*dsecv1.Lay
 	return &dsecv1.Layer{
 		Kind: j.kind, Name: j.name, Digest: string(r.Digest), MetaBytes: r.Manifest.Meta.Size, DataBytes: r.Manifest.Data.Size,
 		Files: r.Manifest.Files, CreatedAt: timestamppb.New(s.o.Now()), Source: j.source,
-		Config: &dsecv1.ImageConfig{Env: config.Env, User: config.User, Workdir: config.Workdir, Entrypoint: config.Entrypoint, Cmd: config.Cmd},
+		Config: &dsecv1.ImageConfig{Env: config.Env, User: config.User, Workdir: config.Workdir, Entrypoint: config.Entrypoint, Cmd: config.Cmd, Disk: diskOf(config)},
 	}, reused, nil
 }
 

@@ -17,6 +17,7 @@ import (
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/layer/disk"
 	"github.com/opendsec/dsec/layer/oci"
 	"github.com/opendsec/dsec/layer/tree"
 	"github.com/opendsec/dsec/sandbox"
@@ -92,8 +93,20 @@ func (s *service) uploadJob(r *http.Request, body *uploadBody) (*job, error) {
 			defer context.AfterFunc(ctx, body.abort)()
 			return s.addArchive(ctx, b, dir, received("pull", p), p)
 		}
+	case "disk":
+		firmware, err := disk.ParseFirmware(q.Get("firmware"))
+		if err != nil {
+			return nil, fmt.Errorf("upload: %w", err)
+		}
+		if j.kind != dsecv1.LayerKind_LAYER_KIND_BASE || j.prefix != "" || len(j.over) > 0 {
+			return nil, fmt.Errorf("upload: %w: a disk is a base of its own: leave prefix and over out", sandbox.ErrInvalid)
+		}
+		j.fill = func(ctx context.Context, b *tree.Builder, dir string, p oci.Progress) (layer.Config, error) {
+			defer context.AfterFunc(ctx, body.abort)()
+			return s.addDisk(ctx, b, dir, received("pull", p), firmware, p)
+		}
 	default:
-		return nil, fmt.Errorf("upload: %w: format %.40q; want tar or oci", sandbox.ErrInvalid, format)
+		return nil, fmt.Errorf("upload: %w: format %.40q; want tar, oci or disk", sandbox.ErrInvalid, format)
 	}
 	return j, j.check()
 }

@@ -294,8 +294,10 @@ type ImageConfig struct {
 	Entrypoint []string               `protobuf:"bytes,4,rep,name=entrypoint,proto3" json:"entrypoint,omitempty"`
 	Cmd        []string               `protobuf:"bytes,5,rep,name=cmd,proto3" json:"cmd,omitempty"`
 	// Of what was built: for people and tools, without effect.
-	Labels        map[string]string `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	ExposedPorts  []string          `protobuf:"bytes,7,rep,name=exposed_ports,json=exposedPorts,proto3" json:"exposed_ports,omitempty"`
+	Labels       map[string]string `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	ExposedPorts []string          `protobuf:"bytes,7,rep,name=exposed_ports,json=exposedPorts,proto3" json:"exposed_ports,omitempty"`
+	// The layer is a disk of a full virtual machine: one file, disk.raw.
+	Disk          *DiskImage `protobuf:"bytes,8,opt,name=disk,proto3" json:"disk,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -379,6 +381,68 @@ func (x *ImageConfig) GetExposedPorts() []string {
 	return nil
 }
 
+func (x *ImageConfig) GetDisk() *DiskImage {
+	if x != nil {
+		return x.Disk
+	}
+	return nil
+}
+
+// DiskImage is a disk as it was imported.
+type DiskImage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Size of the disk as a machine sees it.
+	SizeBytes int64 `protobuf:"varint,1,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
+	// What starts from it: bios or uefi.
+	Firmware      string `protobuf:"bytes,2,opt,name=firmware,proto3" json:"firmware,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiskImage) Reset() {
+	*x = DiskImage{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiskImage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiskImage) ProtoMessage() {}
+
+func (x *DiskImage) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiskImage.ProtoReflect.Descriptor instead.
+func (*DiskImage) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *DiskImage) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
+}
+
+func (x *DiskImage) GetFirmware() string {
+	if x != nil {
+		return x.Firmware
+	}
+	return ""
+}
+
 type ImportLayerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Kind  LayerKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=dsec.v1.LayerKind" json:"kind,omitempty"`
@@ -396,7 +460,7 @@ type ImportLayerRequest struct {
 
 func (x *ImportLayerRequest) Reset() {
 	*x = ImportLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[3]
+	mi := &file_dsec_v1_layer_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -408,7 +472,7 @@ func (x *ImportLayerRequest) String() string {
 func (*ImportLayerRequest) ProtoMessage() {}
 
 func (x *ImportLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[3]
+	mi := &file_dsec_v1_layer_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -421,7 +485,7 @@ func (x *ImportLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportLayerRequest.ProtoReflect.Descriptor instead.
 func (*ImportLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{3}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ImportLayerRequest) GetKind() LayerKind {
@@ -472,7 +536,7 @@ type ImportProgress struct {
 
 func (x *ImportProgress) Reset() {
 	*x = ImportProgress{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[4]
+	mi := &file_dsec_v1_layer_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -484,7 +548,7 @@ func (x *ImportProgress) String() string {
 func (*ImportProgress) ProtoMessage() {}
 
 func (x *ImportProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[4]
+	mi := &file_dsec_v1_layer_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -497,7 +561,7 @@ func (x *ImportProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportProgress.ProtoReflect.Descriptor instead.
 func (*ImportProgress) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{4}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *ImportProgress) GetStage() string {
@@ -536,7 +600,7 @@ type ImportLayerResponse struct {
 
 func (x *ImportLayerResponse) Reset() {
 	*x = ImportLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[5]
+	mi := &file_dsec_v1_layer_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -548,7 +612,7 @@ func (x *ImportLayerResponse) String() string {
 func (*ImportLayerResponse) ProtoMessage() {}
 
 func (x *ImportLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[5]
+	mi := &file_dsec_v1_layer_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -561,7 +625,7 @@ func (x *ImportLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportLayerResponse.ProtoReflect.Descriptor instead.
 func (*ImportLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{5}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ImportLayerResponse) GetProgress() *ImportProgress {
@@ -604,7 +668,7 @@ type ImportError struct {
 
 func (x *ImportError) Reset() {
 	*x = ImportError{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[6]
+	mi := &file_dsec_v1_layer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +680,7 @@ func (x *ImportError) String() string {
 func (*ImportError) ProtoMessage() {}
 
 func (x *ImportError) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[6]
+	mi := &file_dsec_v1_layer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +693,7 @@ func (x *ImportError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportError.ProtoReflect.Descriptor instead.
 func (*ImportError) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{6}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ImportError) GetCode() string {
@@ -656,7 +720,7 @@ type ListLayersRequest struct {
 
 func (x *ListLayersRequest) Reset() {
 	*x = ListLayersRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[7]
+	mi := &file_dsec_v1_layer_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -668,7 +732,7 @@ func (x *ListLayersRequest) String() string {
 func (*ListLayersRequest) ProtoMessage() {}
 
 func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[7]
+	mi := &file_dsec_v1_layer_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -681,7 +745,7 @@ func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersRequest.ProtoReflect.Descriptor instead.
 func (*ListLayersRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{7}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListLayersRequest) GetKind() LayerKind {
@@ -707,7 +771,7 @@ type ListLayersResponse struct {
 
 func (x *ListLayersResponse) Reset() {
 	*x = ListLayersResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[8]
+	mi := &file_dsec_v1_layer_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -719,7 +783,7 @@ func (x *ListLayersResponse) String() string {
 func (*ListLayersResponse) ProtoMessage() {}
 
 func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[8]
+	mi := &file_dsec_v1_layer_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -732,7 +796,7 @@ func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersResponse.ProtoReflect.Descriptor instead.
 func (*ListLayersResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{8}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListLayersResponse) GetLayers() []*Layer {
@@ -756,7 +820,7 @@ type DeleteLayerRequest struct {
 
 func (x *DeleteLayerRequest) Reset() {
 	*x = DeleteLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[9]
+	mi := &file_dsec_v1_layer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -768,7 +832,7 @@ func (x *DeleteLayerRequest) String() string {
 func (*DeleteLayerRequest) ProtoMessage() {}
 
 func (x *DeleteLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[9]
+	mi := &file_dsec_v1_layer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -781,7 +845,7 @@ func (x *DeleteLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLayerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{9}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *DeleteLayerRequest) GetKind() LayerKind {
@@ -821,7 +885,7 @@ type DeleteLayerResponse struct {
 
 func (x *DeleteLayerResponse) Reset() {
 	*x = DeleteLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[10]
+	mi := &file_dsec_v1_layer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +897,7 @@ func (x *DeleteLayerResponse) String() string {
 func (*DeleteLayerResponse) ProtoMessage() {}
 
 func (x *DeleteLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[10]
+	mi := &file_dsec_v1_layer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +910,7 @@ func (x *DeleteLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLayerResponse.ProtoReflect.Descriptor instead.
 func (*DeleteLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{10}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DeleteLayerResponse) GetDeleted() []*Layer {
@@ -867,7 +931,7 @@ type GetLayerRequest struct {
 
 func (x *GetLayerRequest) Reset() {
 	*x = GetLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[11]
+	mi := &file_dsec_v1_layer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +943,7 @@ func (x *GetLayerRequest) String() string {
 func (*GetLayerRequest) ProtoMessage() {}
 
 func (x *GetLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[11]
+	mi := &file_dsec_v1_layer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +956,7 @@ func (x *GetLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLayerRequest.ProtoReflect.Descriptor instead.
 func (*GetLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{11}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetLayerRequest) GetKind() LayerKind {
@@ -920,7 +984,7 @@ type GetLayerResponse struct {
 
 func (x *GetLayerResponse) Reset() {
 	*x = GetLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[12]
+	mi := &file_dsec_v1_layer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -932,7 +996,7 @@ func (x *GetLayerResponse) String() string {
 func (*GetLayerResponse) ProtoMessage() {}
 
 func (x *GetLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[12]
+	mi := &file_dsec_v1_layer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -945,7 +1009,7 @@ func (x *GetLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLayerResponse.ProtoReflect.Descriptor instead.
 func (*GetLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{12}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetLayerResponse) GetLayer() *Layer {
@@ -977,7 +1041,7 @@ type TagLayerRequest struct {
 
 func (x *TagLayerRequest) Reset() {
 	*x = TagLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[13]
+	mi := &file_dsec_v1_layer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -989,7 +1053,7 @@ func (x *TagLayerRequest) String() string {
 func (*TagLayerRequest) ProtoMessage() {}
 
 func (x *TagLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[13]
+	mi := &file_dsec_v1_layer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1002,7 +1066,7 @@ func (x *TagLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagLayerRequest.ProtoReflect.Descriptor instead.
 func (*TagLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{13}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TagLayerRequest) GetKind() LayerKind {
@@ -1043,7 +1107,7 @@ type TagLayerResponse struct {
 
 func (x *TagLayerResponse) Reset() {
 	*x = TagLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[14]
+	mi := &file_dsec_v1_layer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1055,7 +1119,7 @@ func (x *TagLayerResponse) String() string {
 func (*TagLayerResponse) ProtoMessage() {}
 
 func (x *TagLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[14]
+	mi := &file_dsec_v1_layer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1068,7 +1132,7 @@ func (x *TagLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagLayerResponse.ProtoReflect.Descriptor instead.
 func (*TagLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{14}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TagLayerResponse) GetLayer() *Layer {
@@ -1094,7 +1158,7 @@ type PublishLayerRequest struct {
 
 func (x *PublishLayerRequest) Reset() {
 	*x = PublishLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[15]
+	mi := &file_dsec_v1_layer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1106,7 +1170,7 @@ func (x *PublishLayerRequest) String() string {
 func (*PublishLayerRequest) ProtoMessage() {}
 
 func (x *PublishLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[15]
+	mi := &file_dsec_v1_layer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1119,7 +1183,7 @@ func (x *PublishLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishLayerRequest.ProtoReflect.Descriptor instead.
 func (*PublishLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{15}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PublishLayerRequest) GetKind() LayerKind {
@@ -1175,7 +1239,7 @@ type PublishLayerResponse struct {
 
 func (x *PublishLayerResponse) Reset() {
 	*x = PublishLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[16]
+	mi := &file_dsec_v1_layer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1251,7 @@ func (x *PublishLayerResponse) String() string {
 func (*PublishLayerResponse) ProtoMessage() {}
 
 func (x *PublishLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[16]
+	mi := &file_dsec_v1_layer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1264,7 @@ func (x *PublishLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishLayerResponse.ProtoReflect.Descriptor instead.
 func (*PublishLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{16}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PublishLayerResponse) GetLayer() *Layer {
@@ -1233,7 +1297,7 @@ type DiffLayersRequest struct {
 
 func (x *DiffLayersRequest) Reset() {
 	*x = DiffLayersRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[17]
+	mi := &file_dsec_v1_layer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1245,7 +1309,7 @@ func (x *DiffLayersRequest) String() string {
 func (*DiffLayersRequest) ProtoMessage() {}
 
 func (x *DiffLayersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[17]
+	mi := &file_dsec_v1_layer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1258,7 +1322,7 @@ func (x *DiffLayersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffLayersRequest.ProtoReflect.Descriptor instead.
 func (*DiffLayersRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{17}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *DiffLayersRequest) GetKind() LayerKind {
@@ -1311,7 +1375,7 @@ type FileChange struct {
 
 func (x *FileChange) Reset() {
 	*x = FileChange{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[18]
+	mi := &file_dsec_v1_layer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1387,7 @@ func (x *FileChange) String() string {
 func (*FileChange) ProtoMessage() {}
 
 func (x *FileChange) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[18]
+	mi := &file_dsec_v1_layer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1400,7 @@ func (x *FileChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileChange.ProtoReflect.Descriptor instead.
 func (*FileChange) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{18}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *FileChange) GetPath() string {
@@ -1383,7 +1447,7 @@ type DiffLayersResponse struct {
 
 func (x *DiffLayersResponse) Reset() {
 	*x = DiffLayersResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[19]
+	mi := &file_dsec_v1_layer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1395,7 +1459,7 @@ func (x *DiffLayersResponse) String() string {
 func (*DiffLayersResponse) ProtoMessage() {}
 
 func (x *DiffLayersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[19]
+	mi := &file_dsec_v1_layer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1408,7 +1472,7 @@ func (x *DiffLayersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffLayersResponse.ProtoReflect.Descriptor instead.
 func (*DiffLayersResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{19}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DiffLayersResponse) GetChanges() []*FileChange {
@@ -1428,7 +1492,7 @@ type VerifyLayerRequest struct {
 
 func (x *VerifyLayerRequest) Reset() {
 	*x = VerifyLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[20]
+	mi := &file_dsec_v1_layer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1504,7 @@ func (x *VerifyLayerRequest) String() string {
 func (*VerifyLayerRequest) ProtoMessage() {}
 
 func (x *VerifyLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[20]
+	mi := &file_dsec_v1_layer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1517,7 @@ func (x *VerifyLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyLayerRequest.ProtoReflect.Descriptor instead.
 func (*VerifyLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{20}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *VerifyLayerRequest) GetKind() LayerKind {
@@ -1480,7 +1544,7 @@ type VerifyLayerResponse struct {
 
 func (x *VerifyLayerResponse) Reset() {
 	*x = VerifyLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[21]
+	mi := &file_dsec_v1_layer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1492,7 +1556,7 @@ func (x *VerifyLayerResponse) String() string {
 func (*VerifyLayerResponse) ProtoMessage() {}
 
 func (x *VerifyLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[21]
+	mi := &file_dsec_v1_layer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1505,7 +1569,7 @@ func (x *VerifyLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyLayerResponse.ProtoReflect.Descriptor instead.
 func (*VerifyLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{21}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *VerifyLayerResponse) GetLayer() *Layer {
@@ -1534,7 +1598,7 @@ type CollapseLayerRequest struct {
 
 func (x *CollapseLayerRequest) Reset() {
 	*x = CollapseLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[22]
+	mi := &file_dsec_v1_layer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1610,7 @@ func (x *CollapseLayerRequest) String() string {
 func (*CollapseLayerRequest) ProtoMessage() {}
 
 func (x *CollapseLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[22]
+	mi := &file_dsec_v1_layer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1623,7 @@ func (x *CollapseLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollapseLayerRequest.ProtoReflect.Descriptor instead.
 func (*CollapseLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{22}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CollapseLayerRequest) GetKind() LayerKind {
@@ -1597,7 +1661,7 @@ type CollapseLayerResponse struct {
 
 func (x *CollapseLayerResponse) Reset() {
 	*x = CollapseLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[23]
+	mi := &file_dsec_v1_layer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +1673,7 @@ func (x *CollapseLayerResponse) String() string {
 func (*CollapseLayerResponse) ProtoMessage() {}
 
 func (x *CollapseLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[23]
+	mi := &file_dsec_v1_layer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +1686,7 @@ func (x *CollapseLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollapseLayerResponse.ProtoReflect.Descriptor instead.
 func (*CollapseLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{23}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *CollapseLayerResponse) GetProgress() *ImportProgress {
@@ -1665,7 +1729,7 @@ type CollectLayersRequest struct {
 
 func (x *CollectLayersRequest) Reset() {
 	*x = CollectLayersRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[24]
+	mi := &file_dsec_v1_layer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1677,7 +1741,7 @@ func (x *CollectLayersRequest) String() string {
 func (*CollectLayersRequest) ProtoMessage() {}
 
 func (x *CollectLayersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[24]
+	mi := &file_dsec_v1_layer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1690,7 +1754,7 @@ func (x *CollectLayersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectLayersRequest.ProtoReflect.Descriptor instead.
 func (*CollectLayersRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{24}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CollectLayersRequest) GetDryRun() bool {
@@ -1719,7 +1783,7 @@ type CollectLayersResponse struct {
 
 func (x *CollectLayersResponse) Reset() {
 	*x = CollectLayersResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[25]
+	mi := &file_dsec_v1_layer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1731,7 +1795,7 @@ func (x *CollectLayersResponse) String() string {
 func (*CollectLayersResponse) ProtoMessage() {}
 
 func (x *CollectLayersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[25]
+	mi := &file_dsec_v1_layer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1744,7 +1808,7 @@ func (x *CollectLayersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectLayersResponse.ProtoReflect.Descriptor instead.
 func (*CollectLayersResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{25}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CollectLayersResponse) GetRemoved() []string {
@@ -1786,7 +1850,7 @@ type KeptLayer struct {
 
 func (x *KeptLayer) Reset() {
 	*x = KeptLayer{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[26]
+	mi := &file_dsec_v1_layer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1798,7 +1862,7 @@ func (x *KeptLayer) String() string {
 func (*KeptLayer) ProtoMessage() {}
 
 func (x *KeptLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[26]
+	mi := &file_dsec_v1_layer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1811,7 +1875,7 @@ func (x *KeptLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLayer.ProtoReflect.Descriptor instead.
 func (*KeptLayer) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{26}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *KeptLayer) GetDigest() string {
@@ -1837,7 +1901,7 @@ type GetStepRequest struct {
 
 func (x *GetStepRequest) Reset() {
 	*x = GetStepRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[27]
+	mi := &file_dsec_v1_layer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1849,7 +1913,7 @@ func (x *GetStepRequest) String() string {
 func (*GetStepRequest) ProtoMessage() {}
 
 func (x *GetStepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[27]
+	mi := &file_dsec_v1_layer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1862,7 +1926,7 @@ func (x *GetStepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStepRequest.ProtoReflect.Descriptor instead.
 func (*GetStepRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{27}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetStepRequest) GetKey() string {
@@ -1882,7 +1946,7 @@ type GetStepResponse struct {
 
 func (x *GetStepResponse) Reset() {
 	*x = GetStepResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[28]
+	mi := &file_dsec_v1_layer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1894,7 +1958,7 @@ func (x *GetStepResponse) String() string {
 func (*GetStepResponse) ProtoMessage() {}
 
 func (x *GetStepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[28]
+	mi := &file_dsec_v1_layer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1907,7 +1971,7 @@ func (x *GetStepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStepResponse.ProtoReflect.Descriptor instead.
 func (*GetStepResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{28}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *GetStepResponse) GetLayer() *Layer {
@@ -1927,7 +1991,7 @@ type PutStepRequest struct {
 
 func (x *PutStepRequest) Reset() {
 	*x = PutStepRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[29]
+	mi := &file_dsec_v1_layer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1939,7 +2003,7 @@ func (x *PutStepRequest) String() string {
 func (*PutStepRequest) ProtoMessage() {}
 
 func (x *PutStepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[29]
+	mi := &file_dsec_v1_layer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1952,7 +2016,7 @@ func (x *PutStepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutStepRequest.ProtoReflect.Descriptor instead.
 func (*PutStepRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{29}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PutStepRequest) GetKey() string {
@@ -1977,7 +2041,7 @@ type PutStepResponse struct {
 
 func (x *PutStepResponse) Reset() {
 	*x = PutStepResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[30]
+	mi := &file_dsec_v1_layer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1989,7 +2053,7 @@ func (x *PutStepResponse) String() string {
 func (*PutStepResponse) ProtoMessage() {}
 
 func (x *PutStepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[30]
+	mi := &file_dsec_v1_layer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2002,7 +2066,7 @@ func (x *PutStepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutStepResponse.ProtoReflect.Descriptor instead.
 func (*PutStepResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{30}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{31}
 }
 
 type ReadStackRequest struct {
@@ -2018,7 +2082,7 @@ type ReadStackRequest struct {
 
 func (x *ReadStackRequest) Reset() {
 	*x = ReadStackRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[31]
+	mi := &file_dsec_v1_layer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2094,7 @@ func (x *ReadStackRequest) String() string {
 func (*ReadStackRequest) ProtoMessage() {}
 
 func (x *ReadStackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[31]
+	mi := &file_dsec_v1_layer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2107,7 @@ func (x *ReadStackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadStackRequest.ProtoReflect.Descriptor instead.
 func (*ReadStackRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{31}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReadStackRequest) GetDigests() []string {
@@ -2082,7 +2146,7 @@ type ReadStackResponse struct {
 
 func (x *ReadStackResponse) Reset() {
 	*x = ReadStackResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[32]
+	mi := &file_dsec_v1_layer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2158,7 @@ func (x *ReadStackResponse) String() string {
 func (*ReadStackResponse) ProtoMessage() {}
 
 func (x *ReadStackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[32]
+	mi := &file_dsec_v1_layer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2171,7 @@ func (x *ReadStackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadStackResponse.ProtoReflect.Descriptor instead.
 func (*ReadStackResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{32}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ReadStackResponse) GetType() string {
@@ -2178,7 +2242,7 @@ const file_dsec_v1_layer_proto_rawDesc = "" +
 	"\aOnStart\x12\x12\n" +
 	"\x04argv\x18\x01 \x03(\tR\x04argv\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12'\n" +
-	"\x0ftimeout_seconds\x18\x03 \x01(\x01R\x0etimeoutSeconds\"\x99\x02\n" +
+	"\x0ftimeout_seconds\x18\x03 \x01(\x01R\x0etimeoutSeconds\"\xc1\x02\n" +
 	"\vImageConfig\x12\x10\n" +
 	"\x03env\x18\x01 \x03(\tR\x03env\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x18\n" +
@@ -2188,10 +2252,15 @@ const file_dsec_v1_layer_proto_rawDesc = "" +
 	"entrypoint\x12\x10\n" +
 	"\x03cmd\x18\x05 \x03(\tR\x03cmd\x128\n" +
 	"\x06labels\x18\x06 \x03(\v2 .dsec.v1.ImageConfig.LabelsEntryR\x06labels\x12#\n" +
-	"\rexposed_ports\x18\a \x03(\tR\fexposedPorts\x1a9\n" +
+	"\rexposed_ports\x18\a \x03(\tR\fexposedPorts\x12&\n" +
+	"\x04disk\x18\b \x01(\v2\x12.dsec.v1.DiskImageR\x04disk\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xb1\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"F\n" +
+	"\tDiskImage\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\x01 \x01(\x03R\tsizeBytes\x12\x1a\n" +
+	"\bfirmware\x18\x02 \x01(\tR\bfirmware\"\xb1\x01\n" +
 	"\x12ImportLayerRequest\x12&\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
@@ -2342,109 +2411,111 @@ func file_dsec_v1_layer_proto_rawDescGZIP() []byte {
 }
 
 var file_dsec_v1_layer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dsec_v1_layer_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_dsec_v1_layer_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_dsec_v1_layer_proto_goTypes = []any{
 	(LayerKind)(0),                // 0: dsec.v1.LayerKind
 	(*Layer)(nil),                 // 1: dsec.v1.Layer
 	(*OnStart)(nil),               // 2: dsec.v1.OnStart
 	(*ImageConfig)(nil),           // 3: dsec.v1.ImageConfig
-	(*ImportLayerRequest)(nil),    // 4: dsec.v1.ImportLayerRequest
-	(*ImportProgress)(nil),        // 5: dsec.v1.ImportProgress
-	(*ImportLayerResponse)(nil),   // 6: dsec.v1.ImportLayerResponse
-	(*ImportError)(nil),           // 7: dsec.v1.ImportError
-	(*ListLayersRequest)(nil),     // 8: dsec.v1.ListLayersRequest
-	(*ListLayersResponse)(nil),    // 9: dsec.v1.ListLayersResponse
-	(*DeleteLayerRequest)(nil),    // 10: dsec.v1.DeleteLayerRequest
-	(*DeleteLayerResponse)(nil),   // 11: dsec.v1.DeleteLayerResponse
-	(*GetLayerRequest)(nil),       // 12: dsec.v1.GetLayerRequest
-	(*GetLayerResponse)(nil),      // 13: dsec.v1.GetLayerResponse
-	(*TagLayerRequest)(nil),       // 14: dsec.v1.TagLayerRequest
-	(*TagLayerResponse)(nil),      // 15: dsec.v1.TagLayerResponse
-	(*PublishLayerRequest)(nil),   // 16: dsec.v1.PublishLayerRequest
-	(*PublishLayerResponse)(nil),  // 17: dsec.v1.PublishLayerResponse
-	(*DiffLayersRequest)(nil),     // 18: dsec.v1.DiffLayersRequest
-	(*FileChange)(nil),            // 19: dsec.v1.FileChange
-	(*DiffLayersResponse)(nil),    // 20: dsec.v1.DiffLayersResponse
-	(*VerifyLayerRequest)(nil),    // 21: dsec.v1.VerifyLayerRequest
-	(*VerifyLayerResponse)(nil),   // 22: dsec.v1.VerifyLayerResponse
-	(*CollapseLayerRequest)(nil),  // 23: dsec.v1.CollapseLayerRequest
-	(*CollapseLayerResponse)(nil), // 24: dsec.v1.CollapseLayerResponse
-	(*CollectLayersRequest)(nil),  // 25: dsec.v1.CollectLayersRequest
-	(*CollectLayersResponse)(nil), // 26: dsec.v1.CollectLayersResponse
-	(*KeptLayer)(nil),             // 27: dsec.v1.KeptLayer
-	(*GetStepRequest)(nil),        // 28: dsec.v1.GetStepRequest
-	(*GetStepResponse)(nil),       // 29: dsec.v1.GetStepResponse
-	(*PutStepRequest)(nil),        // 30: dsec.v1.PutStepRequest
-	(*PutStepResponse)(nil),       // 31: dsec.v1.PutStepResponse
-	(*ReadStackRequest)(nil),      // 32: dsec.v1.ReadStackRequest
-	(*ReadStackResponse)(nil),     // 33: dsec.v1.ReadStackResponse
-	nil,                           // 34: dsec.v1.ImageConfig.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 35: google.protobuf.Timestamp
+	(*DiskImage)(nil),             // 4: dsec.v1.DiskImage
+	(*ImportLayerRequest)(nil),    // 5: dsec.v1.ImportLayerRequest
+	(*ImportProgress)(nil),        // 6: dsec.v1.ImportProgress
+	(*ImportLayerResponse)(nil),   // 7: dsec.v1.ImportLayerResponse
+	(*ImportError)(nil),           // 8: dsec.v1.ImportError
+	(*ListLayersRequest)(nil),     // 9: dsec.v1.ListLayersRequest
+	(*ListLayersResponse)(nil),    // 10: dsec.v1.ListLayersResponse
+	(*DeleteLayerRequest)(nil),    // 11: dsec.v1.DeleteLayerRequest
+	(*DeleteLayerResponse)(nil),   // 12: dsec.v1.DeleteLayerResponse
+	(*GetLayerRequest)(nil),       // 13: dsec.v1.GetLayerRequest
+	(*GetLayerResponse)(nil),      // 14: dsec.v1.GetLayerResponse
+	(*TagLayerRequest)(nil),       // 15: dsec.v1.TagLayerRequest
+	(*TagLayerResponse)(nil),      // 16: dsec.v1.TagLayerResponse
+	(*PublishLayerRequest)(nil),   // 17: dsec.v1.PublishLayerRequest
+	(*PublishLayerResponse)(nil),  // 18: dsec.v1.PublishLayerResponse
+	(*DiffLayersRequest)(nil),     // 19: dsec.v1.DiffLayersRequest
+	(*FileChange)(nil),            // 20: dsec.v1.FileChange
+	(*DiffLayersResponse)(nil),    // 21: dsec.v1.DiffLayersResponse
+	(*VerifyLayerRequest)(nil),    // 22: dsec.v1.VerifyLayerRequest
+	(*VerifyLayerResponse)(nil),   // 23: dsec.v1.VerifyLayerResponse
+	(*CollapseLayerRequest)(nil),  // 24: dsec.v1.CollapseLayerRequest
+	(*CollapseLayerResponse)(nil), // 25: dsec.v1.CollapseLayerResponse
+	(*CollectLayersRequest)(nil),  // 26: dsec.v1.CollectLayersRequest
+	(*CollectLayersResponse)(nil), // 27: dsec.v1.CollectLayersResponse
+	(*KeptLayer)(nil),             // 28: dsec.v1.KeptLayer
+	(*GetStepRequest)(nil),        // 29: dsec.v1.GetStepRequest
+	(*GetStepResponse)(nil),       // 30: dsec.v1.GetStepResponse
+	(*PutStepRequest)(nil),        // 31: dsec.v1.PutStepRequest
+	(*PutStepResponse)(nil),       // 32: dsec.v1.PutStepResponse
+	(*ReadStackRequest)(nil),      // 33: dsec.v1.ReadStackRequest
+	(*ReadStackResponse)(nil),     // 34: dsec.v1.ReadStackResponse
+	nil,                           // 35: dsec.v1.ImageConfig.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
 }
 var file_dsec_v1_layer_proto_depIdxs = []int32{
 	0,  // 0: dsec.v1.Layer.kind:type_name -> dsec.v1.LayerKind
-	35, // 1: dsec.v1.Layer.created_at:type_name -> google.protobuf.Timestamp
+	36, // 1: dsec.v1.Layer.created_at:type_name -> google.protobuf.Timestamp
 	3,  // 2: dsec.v1.Layer.config:type_name -> dsec.v1.ImageConfig
 	2,  // 3: dsec.v1.Layer.on_start:type_name -> dsec.v1.OnStart
-	34, // 4: dsec.v1.ImageConfig.labels:type_name -> dsec.v1.ImageConfig.LabelsEntry
-	0,  // 5: dsec.v1.ImportLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	2,  // 6: dsec.v1.ImportLayerRequest.on_start:type_name -> dsec.v1.OnStart
-	5,  // 7: dsec.v1.ImportLayerResponse.progress:type_name -> dsec.v1.ImportProgress
-	1,  // 8: dsec.v1.ImportLayerResponse.layer:type_name -> dsec.v1.Layer
-	7,  // 9: dsec.v1.ImportLayerResponse.error:type_name -> dsec.v1.ImportError
-	0,  // 10: dsec.v1.ListLayersRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 11: dsec.v1.ListLayersResponse.layers:type_name -> dsec.v1.Layer
-	0,  // 12: dsec.v1.DeleteLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 13: dsec.v1.DeleteLayerResponse.deleted:type_name -> dsec.v1.Layer
-	0,  // 14: dsec.v1.GetLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 15: dsec.v1.GetLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 16: dsec.v1.TagLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 17: dsec.v1.TagLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 18: dsec.v1.PublishLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	3,  // 19: dsec.v1.PublishLayerRequest.config:type_name -> dsec.v1.ImageConfig
-	2,  // 20: dsec.v1.PublishLayerRequest.on_start:type_name -> dsec.v1.OnStart
-	1,  // 21: dsec.v1.PublishLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 22: dsec.v1.DiffLayersRequest.kind:type_name -> dsec.v1.LayerKind
-	19, // 23: dsec.v1.DiffLayersResponse.changes:type_name -> dsec.v1.FileChange
-	0,  // 24: dsec.v1.VerifyLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 25: dsec.v1.VerifyLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 26: dsec.v1.CollapseLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	5,  // 27: dsec.v1.CollapseLayerResponse.progress:type_name -> dsec.v1.ImportProgress
-	1,  // 28: dsec.v1.CollapseLayerResponse.layer:type_name -> dsec.v1.Layer
-	27, // 29: dsec.v1.CollectLayersResponse.kept:type_name -> dsec.v1.KeptLayer
-	1,  // 30: dsec.v1.GetStepResponse.layer:type_name -> dsec.v1.Layer
-	1,  // 31: dsec.v1.PutStepRequest.layer:type_name -> dsec.v1.Layer
-	4,  // 32: dsec.v1.LayerService.ImportLayer:input_type -> dsec.v1.ImportLayerRequest
-	8,  // 33: dsec.v1.LayerService.ListLayers:input_type -> dsec.v1.ListLayersRequest
-	10, // 34: dsec.v1.LayerService.DeleteLayer:input_type -> dsec.v1.DeleteLayerRequest
-	12, // 35: dsec.v1.LayerService.GetLayer:input_type -> dsec.v1.GetLayerRequest
-	14, // 36: dsec.v1.LayerService.TagLayer:input_type -> dsec.v1.TagLayerRequest
-	16, // 37: dsec.v1.LayerService.PublishLayer:input_type -> dsec.v1.PublishLayerRequest
-	18, // 38: dsec.v1.LayerService.DiffLayers:input_type -> dsec.v1.DiffLayersRequest
-	21, // 39: dsec.v1.LayerService.VerifyLayer:input_type -> dsec.v1.VerifyLayerRequest
-	23, // 40: dsec.v1.LayerService.CollapseLayer:input_type -> dsec.v1.CollapseLayerRequest
-	25, // 41: dsec.v1.LayerService.CollectLayers:input_type -> dsec.v1.CollectLayersRequest
-	28, // 42: dsec.v1.LayerService.GetStep:input_type -> dsec.v1.GetStepRequest
-	30, // 43: dsec.v1.LayerService.PutStep:input_type -> dsec.v1.PutStepRequest
-	32, // 44: dsec.v1.LayerService.ReadStack:input_type -> dsec.v1.ReadStackRequest
-	6,  // 45: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
-	9,  // 46: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
-	11, // 47: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
-	13, // 48: dsec.v1.LayerService.GetLayer:output_type -> dsec.v1.GetLayerResponse
-	15, // 49: dsec.v1.LayerService.TagLayer:output_type -> dsec.v1.TagLayerResponse
-	17, // 50: dsec.v1.LayerService.PublishLayer:output_type -> dsec.v1.PublishLayerResponse
-	20, // 51: dsec.v1.LayerService.DiffLayers:output_type -> dsec.v1.DiffLayersResponse
-	22, // 52: dsec.v1.LayerService.VerifyLayer:output_type -> dsec.v1.VerifyLayerResponse
-	24, // 53: dsec.v1.LayerService.CollapseLayer:output_type -> dsec.v1.CollapseLayerResponse
-	26, // 54: dsec.v1.LayerService.CollectLayers:output_type -> dsec.v1.CollectLayersResponse
-	29, // 55: dsec.v1.LayerService.GetStep:output_type -> dsec.v1.GetStepResponse
-	31, // 56: dsec.v1.LayerService.PutStep:output_type -> dsec.v1.PutStepResponse
-	33, // 57: dsec.v1.LayerService.ReadStack:output_type -> dsec.v1.ReadStackResponse
-	45, // [45:58] is the sub-list for method output_type
-	32, // [32:45] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	35, // 4: dsec.v1.ImageConfig.labels:type_name -> dsec.v1.ImageConfig.LabelsEntry
+	4,  // 5: dsec.v1.ImageConfig.disk:type_name -> dsec.v1.DiskImage
+	0,  // 6: dsec.v1.ImportLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	2,  // 7: dsec.v1.ImportLayerRequest.on_start:type_name -> dsec.v1.OnStart
+	6,  // 8: dsec.v1.ImportLayerResponse.progress:type_name -> dsec.v1.ImportProgress
+	1,  // 9: dsec.v1.ImportLayerResponse.layer:type_name -> dsec.v1.Layer
+	8,  // 10: dsec.v1.ImportLayerResponse.error:type_name -> dsec.v1.ImportError
+	0,  // 11: dsec.v1.ListLayersRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 12: dsec.v1.ListLayersResponse.layers:type_name -> dsec.v1.Layer
+	0,  // 13: dsec.v1.DeleteLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 14: dsec.v1.DeleteLayerResponse.deleted:type_name -> dsec.v1.Layer
+	0,  // 15: dsec.v1.GetLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 16: dsec.v1.GetLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 17: dsec.v1.TagLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 18: dsec.v1.TagLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 19: dsec.v1.PublishLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	3,  // 20: dsec.v1.PublishLayerRequest.config:type_name -> dsec.v1.ImageConfig
+	2,  // 21: dsec.v1.PublishLayerRequest.on_start:type_name -> dsec.v1.OnStart
+	1,  // 22: dsec.v1.PublishLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 23: dsec.v1.DiffLayersRequest.kind:type_name -> dsec.v1.LayerKind
+	20, // 24: dsec.v1.DiffLayersResponse.changes:type_name -> dsec.v1.FileChange
+	0,  // 25: dsec.v1.VerifyLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 26: dsec.v1.VerifyLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 27: dsec.v1.CollapseLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	6,  // 28: dsec.v1.CollapseLayerResponse.progress:type_name -> dsec.v1.ImportProgress
+	1,  // 29: dsec.v1.CollapseLayerResponse.layer:type_name -> dsec.v1.Layer
+	28, // 30: dsec.v1.CollectLayersResponse.kept:type_name -> dsec.v1.KeptLayer
+	1,  // 31: dsec.v1.GetStepResponse.layer:type_name -> dsec.v1.Layer
+	1,  // 32: dsec.v1.PutStepRequest.layer:type_name -> dsec.v1.Layer
+	5,  // 33: dsec.v1.LayerService.ImportLayer:input_type -> dsec.v1.ImportLayerRequest
+	9,  // 34: dsec.v1.LayerService.ListLayers:input_type -> dsec.v1.ListLayersRequest
+	11, // 35: dsec.v1.LayerService.DeleteLayer:input_type -> dsec.v1.DeleteLayerRequest
+	13, // 36: dsec.v1.LayerService.GetLayer:input_type -> dsec.v1.GetLayerRequest
+	15, // 37: dsec.v1.LayerService.TagLayer:input_type -> dsec.v1.TagLayerRequest
+	17, // 38: dsec.v1.LayerService.PublishLayer:input_type -> dsec.v1.PublishLayerRequest
+	19, // 39: dsec.v1.LayerService.DiffLayers:input_type -> dsec.v1.DiffLayersRequest
+	22, // 40: dsec.v1.LayerService.VerifyLayer:input_type -> dsec.v1.VerifyLayerRequest
+	24, // 41: dsec.v1.LayerService.CollapseLayer:input_type -> dsec.v1.CollapseLayerRequest
+	26, // 42: dsec.v1.LayerService.CollectLayers:input_type -> dsec.v1.CollectLayersRequest
+	29, // 43: dsec.v1.LayerService.GetStep:input_type -> dsec.v1.GetStepRequest
+	31, // 44: dsec.v1.LayerService.PutStep:input_type -> dsec.v1.PutStepRequest
+	33, // 45: dsec.v1.LayerService.ReadStack:input_type -> dsec.v1.ReadStackRequest
+	7,  // 46: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
+	10, // 47: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
+	12, // 48: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
+	14, // 49: dsec.v1.LayerService.GetLayer:output_type -> dsec.v1.GetLayerResponse
+	16, // 50: dsec.v1.LayerService.TagLayer:output_type -> dsec.v1.TagLayerResponse
+	18, // 51: dsec.v1.LayerService.PublishLayer:output_type -> dsec.v1.PublishLayerResponse
+	21, // 52: dsec.v1.LayerService.DiffLayers:output_type -> dsec.v1.DiffLayersResponse
+	23, // 53: dsec.v1.LayerService.VerifyLayer:output_type -> dsec.v1.VerifyLayerResponse
+	25, // 54: dsec.v1.LayerService.CollapseLayer:output_type -> dsec.v1.CollapseLayerResponse
+	27, // 55: dsec.v1.LayerService.CollectLayers:output_type -> dsec.v1.CollectLayersResponse
+	30, // 56: dsec.v1.LayerService.GetStep:output_type -> dsec.v1.GetStepResponse
+	32, // 57: dsec.v1.LayerService.PutStep:output_type -> dsec.v1.PutStepResponse
+	34, // 58: dsec.v1.LayerService.ReadStack:output_type -> dsec.v1.ReadStackResponse
+	46, // [46:59] is the sub-list for method output_type
+	33, // [33:46] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_layer_proto_init() }
@@ -2458,7 +2529,7 @@ func file_dsec_v1_layer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_layer_proto_rawDesc), len(file_dsec_v1_layer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   34,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
