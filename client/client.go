@@ -34,6 +34,7 @@ type Client struct {
 	Snapshots dsecv1connect.SnapshotServiceClient // see Fork and PackDiff
 	Keys      dsecv1connect.KeyServiceClient
 	Node      dsecv1connect.NodeServiceClient
+	Screens   dsecv1connect.ScreenServiceClient // see DialScreen
 	Calls     dsecv1connect.FnCallServiceClient // see Call, CallBatch and JudgeBatch
 	// NetworkDefaults are policies beside names of the catalogue.
 	NetworkDefaults dsecv1connect.NetworkDefaultServiceClient
@@ -85,6 +86,8 @@ func New(o Options) (*Client, error) {
 	c.Environments = dsecv1connect.NewEnvironmentServiceClient(c.http, s, opts)
 	c.Keys = dsecv1connect.NewKeyServiceClient(c.http, s, opts)
 	c.Node = dsecv1connect.NewNodeServiceClient(c.http, s, opts)
+	// Typing twice is not typing once: nothing of a screen is tried again.
+	c.Screens = dsecv1connect.NewScreenServiceClient(c.http, s, connect.WithAcceptCompression("gzip", nil, nil))
 	c.Calls = dsecv1connect.NewFnCallServiceClient(c.http, s, opts)
 	c.NetworkDefaults = dsecv1connect.NewNetworkDefaultServiceClient(c.http, s, opts)
 	return c, nil

@@ -17,6 +17,15 @@ import (
 
 // Dial connects to a TCP port on the sandbox's loopback.
 func (c *Client) Dial(ctx context.Context, id string, port uint16) (net.Conn, error) {
+	return c.tunnel(ctx, tcptunnel.Request{SandboxID: url.PathEscape(id), Port: port})
+}
+
+// DialScreen connects to the screen of a full VM, in the RFB protocol of VNC.
+func (c *Client) DialScreen(ctx context.Context, id string) (net.Conn, error) {
+	return c.tunnel(ctx, tcptunnel.Request{SandboxID: url.PathEscape(id), Path: "screen/vnc"})
+}
+
+func (c *Client) tunnel(ctx context.Context, r tcptunnel.Request) (net.Conn, error) {
 	addr := c.base.Host
 	if c.base.Port() == "" {
 		addr = net.JoinHostPort(addr, map[string]string{"http": "80", "https": "443"}[c.base.Scheme])
@@ -32,9 +41,9 @@ func (c *Client) Dial(ctx context.Context, id string, port uint16) (net.Conn, er
 	if err != nil {
 		return nil, c.explain(err)
 	}
-	h := http.Header{}
-	h.Set("Authorization", "Bearer "+c.o.Config.Key)
-	nc, err = tcptunnel.Dial(ctx, nc, tcptunnel.Request{Host: c.base.Host, SandboxID: url.PathEscape(id), Port: port, Header: h})
+	r.Host, r.Header = c.base.Host, http.Header{}
+	r.Header.Set("Authorization", "Bearer "+c.o.Config.Key)
+	nc, err = tcptunnel.Dial(ctx, nc, r)
 	var refused *tcptunnel.Refused
 	if errors.As(err, &refused) {
 		var we wireError

@@ -3,6 +3,7 @@ package edge
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -257,8 +258,8 @@ func (a *sandboxAPI) GetSandboxStats(ctx context.Context, req *dsecv1.GetSandbox
 	if err != nil {
 		return nil, wireError(err)
 	}
-	_, inst, err := b.channel() // of a paused one too: reading wakes nothing
-	if err != nil {
+	_, inst, err := b.channel()                                                 // of a paused one too: reading wakes nothing
+	if err != nil && (inst == nil || !errors.Is(err, sandbox.ErrUnsupported)) { // the node has figures of one without an agent
 		return nil, wireError(err)
 	}
 	s, err := inst.Stats(ctx)

@@ -41,6 +41,7 @@ type box struct {
 	handle               []byte
 	inst                 sandbox.Instance
 	conn                 *aether.Conn
+	bare                 bool               // inst has no dsec-init
 	commands             map[int64]*command // running ones
 	sessions             map[string]*session
 	leftover             []sandbox.Group // of ended commands that left processes behind
@@ -170,6 +171,8 @@ func (b *box) reachable() error {
 	switch s := b.machine.State(); {
 	case s == sandbox.StateStopping || s == sandbox.StateStopped:
 		return b.endedError()
+	case b.bare:
+		return fmt.Errorf("sandbox %s has no agent inside, which runs commands and moves files; it has a screen, keyboard and pointer: %w", b.id, sandbox.ErrUnsupported)
 	case b.conn == nil:
 		return fmt.Errorf("sandbox %s cannot be reached at the moment, try again: %w", b.id, sandbox.ErrUnavailable)
 	}

@@ -260,7 +260,8 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 		return err
 	}
 	conn, err := inst.Connect(ctx)
-	if err != nil {
+	bare := b.isBare(err)
+	if err != nil && !bare {
 		return fmt.Errorf("connect to dsec-init: %w", err)
 	}
 	b.handle = inst.Handle()
@@ -278,7 +279,7 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 		return err
 	}
 	b.mu.Lock()
-	b.inst, b.conn = inst, conn
+	b.inst, b.conn, b.bare = inst, conn, bare
 	if p.network != nil {
 		b.net = reachability{asked: p.network, applied: 1, program: p.program}
 	}
@@ -288,7 +289,11 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 	e.hub.publish(b, entry)
 	_ = b.step(lifecycle.Ready{TTL: p.ttl, Idle: p.idle})
 	b.mu.Unlock()
-	conn.Serve(&receiver{b: b, conn: conn})
+	if bare {
+		b.watch(inst)
+	} else {
+		conn.Serve(&receiver{b: b, conn: conn})
+	}
 	if b.ceilingIsOld() { // it changed after this creation was checked, and before it was among those to be changed
 		if _, err := b.takeCeiling(ctx); err != nil {
 			return err

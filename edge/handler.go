@@ -28,12 +28,14 @@ func (e *Edge) Handler() http.Handler {
 	mount(dsecv1connect.NewCommandServiceHandler(&commandAPI{e}, opts...))
 	mount(dsecv1connect.NewFileServiceHandler(&fileAPI{e}, opts...))
 	mount(dsecv1connect.NewNodeServiceHandler(&nodeAPI{e}, opts...))
+	mount(dsecv1connect.NewScreenServiceHandler(&screenAPI{e}, opts...))
 	t := &transfers{e: e}
 	mux.HandleFunc("GET /v1/sandboxes/{id}/files", t.read)
 	mux.HandleFunc("PUT /v1/sandboxes/{id}/files", t.write)
 	mux.HandleFunc("GET /v1/sandboxes/{id}/archive", t.pack)
 	mux.HandleFunc("PUT /v1/sandboxes/{id}/archive", t.unpack)
 	mux.HandleFunc("GET /v1/sandboxes/{id}/tcp/{port}", t.tcp)
+	mux.HandleFunc("GET /v1/sandboxes/{id}/screen/vnc", t.vnc)
 	return mux
 }
 

@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -50,6 +51,9 @@ func (b *box) resume(ctx context.Context) error {
 // it cannot be asked the freeze goes on without.
 func (b *box) holdTimeouts(ctx context.Context, hold bool) {
 	conn, _, err := b.channel()
+	if errors.Is(err, sandbox.ErrUnsupported) { // no agent, no commands
+		return
+	}
 	if err == nil {
 		err = conn.HoldTimeouts(ctx, hold)
 	}

@@ -250,6 +250,14 @@ func (b *box) reach(ctx context.Context) {
 	b.openGroups(inst)
 	b.sweepGroups(inst)
 	conn, err := inst.Connect(ctx)
+	if b.isBare(err) {
+		b.mu.Lock()
+		b.bare = true
+		b.mu.Unlock()
+		b.watch(inst)
+		b.settle(ctx, inst, paused)
+		return
+	}
 	if err != nil {
 		b.lost(inst, err)
 		return

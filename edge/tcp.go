@@ -24,8 +24,7 @@ func (t *transfers) tcp(w http.ResponseWriter, r *http.Request) {
 		fail(w, invalid("port %.16q: want 1 to 65535", r.PathValue("port")), false)
 		return
 	}
-	if !strings.EqualFold(r.Header.Get("Upgrade"), tcpProtocol) {
-		fail(w, invalid("want the headers Connection: Upgrade and Upgrade: %s", tcpProtocol), false)
+	if !wantsTunnel(w, r) {
 		return
 	}
 	b, leave, err := t.e.enter(r.Context(), r.PathValue("id"))
@@ -48,6 +47,20 @@ func (t *transfers) tcp(w http.ResponseWriter, r *http.Request) {
 		fail(w, fmt.Errorf("port %d of sandbox %s: %w", port, b.id, err), false)
 		return
 	}
+	t.upgrade(w, b, inside)
+}
+
+// wantsTunnel refuses a request that does not ask for the upgrade.
+func wantsTunnel(w http.ResponseWriter, r *http.Request) bool {
+	if strings.EqualFold(r.Header.Get("Upgrade"), tcpProtocol) {
+		return true
+	}
+	fail(w, invalid("want the headers Connection: Upgrade and Upgrade: %s", tcpProtocol), false)
+	return false
+}
+
+// upgrade joins the client's connection with one to the sandbox until both have ended.
+func (t *transfers) upgrade(w http.ResponseWriter, b *box, inside net.Conn) {
 	defer inside.Close()
 	outside, buffered, err := http.NewResponseController(w).Hijack()
 	if err != nil {

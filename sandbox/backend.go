@@ -17,6 +17,8 @@ type Capabilities struct {
 	Network      bool // instances can have one
 	Snapshot     bool // disks of running instances can be kept: the Backend is a Snapshotter
 	Real         bool // runs real programs (the fake does not)
+	NoAgent      bool // instances may have no dsec-init inside: Connect then returns ErrUnsupported
+	Screen       bool // instances have a screen: they are a Screen
 }
 
 // Backend makes instances of one kind. Implementations are safe for concurrent use.
@@ -47,7 +49,8 @@ type Instance interface {
 	// Handle is what Recover needs, at most 4 KiB.
 	Handle() []byte
 	// Connect returns a connection to its dsec-init, before Serve. The first call after Create returns the one
-	// that Create used; later calls open a new one with a greater epoch, which displaces the older.
+	// that Create used; later calls open a new one with a greater epoch, which displaces the older. ErrUnsupported, where
+	// Capabilities.NoAgent: there is no dsec-init inside.
 	Connect(ctx context.Context) (*aether.Conn, error)
 	// Group makes the host's control group for a command, where Capabilities.CommandGroup.
 	Group(ctx context.Context, command string) (Group, error)

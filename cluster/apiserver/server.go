@@ -130,6 +130,7 @@ func (s *Server) routes() http.Handler {
 	s.handleSnapshots(api, opts)
 	api.HandleFunc("/"+dsecv1connect.CommandServiceName+"/", s.forwardRPC)
 	api.HandleFunc("/"+dsecv1connect.FileServiceName+"/", s.forwardRPC)
+	api.HandleFunc("/"+dsecv1connect.ScreenServiceName+"/", s.forwardRPC)
 	api.HandleFunc("/"+dsecv1connect.NodeServiceName+"/", s.forwardNode)
 	path, calls := dsecv1connect.NewFnCallServiceHandler(callService{s: s}, opts...)
 	api.HandleFunc(path, s.forwardCall)

@@ -136,7 +136,7 @@ func forward(cmd *cobra.Command, c *client.Client, id string, specs []string, bi
 				slots <- struct{}{}
 				wg.Go(func() {
 					defer func() { <-slots }()
-					carry(ctx, cmd, c, conn, id, remote)
+					carry(ctx, cmd, conn, fmt.Sprintf("port %d", remote), func() (net.Conn, error) { return c.Dial(ctx, id, remote) })
 				})
 			}
 		})
@@ -145,12 +145,12 @@ func forward(cmd *cobra.Command, c *client.Client, id string, specs []string, bi
 	return nil
 }
 
-// carry joins one local connection to one in the sandbox until both directions have ended.
-func carry(ctx context.Context, cmd *cobra.Command, c *client.Client, local net.Conn, id string, port uint16) {
+// carry joins one local connection to one of the sandbox until both directions have ended.
+func carry(ctx context.Context, cmd *cobra.Command, local net.Conn, what string, dial func() (net.Conn, error)) {
 	defer local.Close()
-	remote, err := c.Dial(ctx, id, port)
+	remote, err := dial()
 	if err != nil {
-		fmt.Fprintf(cmd.ErrOrStderr(), "dsec: port %d: %s\n", port, lines(message(err)))
+		fmt.Fprintf(cmd.ErrOrStderr(), "dsec: %s: %s\n", what, lines(message(err)))
 		return
 	}
 	defer remote.Close()

@@ -47,7 +47,7 @@ DSEC_URL and DSEC_API_KEY choose another service.`,
 		}
 	}
 	add("sandbox", newRun(), newCreate(), newExec(), newShell(), newSession(), newCp(), newPs(), newInspect(), newLogs(), newStats(),
-		newPause(), newResume(), newStop(), newRm(), newEvents(), newWatch(), newForward(), newFork(), newSnapshot(), newPack(), newNet(), newCall())
+		newPause(), newResume(), newStop(), newRm(), newEvents(), newWatch(), newForward(), newScreen(), newFork(), newSnapshot(), newPack(), newNet(), newCall())
 	add("node", newUp(), newDown(), newStatus(), newDoctor(), newKernel(), newKey(), newProject(), newVersion())
 	add("environment", newImage(), newLayer(), newEnv(), newRuntime())
 	root.AddCommand(newServe())

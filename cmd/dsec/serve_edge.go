@@ -103,6 +103,13 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 		if m != nil {
 			backends[m.Name()] = m
 		}
+		v, err := openFullVM(ctx, driverConfig{edge: id, state: d, opts: opts, log: log})
+		if err != nil {
+			return err
+		}
+		if v != nil {
+			backends[v.Name()] = v
+		}
 	}
 	e, err := edge.New(cfg, backends, log)
 	if err != nil {

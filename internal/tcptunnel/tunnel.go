@@ -1,6 +1,8 @@
 // Package tcptunnel speaks the client's end of the upgrade that leads to a TCP port of a sandbox:
 //
 //	GET /v1/sandboxes/{id}/tcp/{port}   Connection: Upgrade, Upgrade: dsec-tcp   -> 101, then raw bytes
+//
+// and to what else of a sandbox is reached in the same way, its screen for instance.
 package tcptunnel
 
 import (
@@ -22,6 +24,7 @@ type Request struct {
 	Host      string // Host header
 	SandboxID string
 	Port      uint16
+	Path      string      // below the sandbox, in place of a port: "screen/vnc"
 	Header    http.Header // for example Authorization; may be nil
 }
 
@@ -54,7 +57,11 @@ func Dial(ctx context.Context, c net.Conn, r Request) (net.Conn, error) {
 }
 
 func upgrade(c net.Conn, r Request) (net.Conn, error) {
-	req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://%s/v1/sandboxes/%s/tcp/%d", r.Host, r.SandboxID, r.Port), nil)
+	path := r.Path
+	if path == "" {
+		path = fmt.Sprintf("tcp/%d", r.Port)
+	}
+	req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://%s/v1/sandboxes/%s/%s", r.Host, r.SandboxID, path), nil)
 	if err != nil {
 		return nil, fmt.Errorf("connect to port: %w", err)
 	}

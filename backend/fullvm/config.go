@@ -1,0 +1,44 @@
+package fullvm
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Config of the driver.
+type Config struct {
+	StateDir string         // the edge's; run/fullvm lies in it
+	Edge     sandbox.EdgeID // encoded in the ids of its sandboxes
+	Layers   layer.Node
+	Log      *slog.Logger
+
+	QEMU string // the program; "" = qemu-system-x86_64, from PATH
+	// OVMF is the directory of the UEFI firmware; "" = /usr/share/OVMF.
+	OVMF string
+	// NoKVM emulates where the processor could be used.
+	NoKVM bool
+	Max   int // machines at once; 0 = 64
+	// BootTimeout bounds the time from QEMU's start until the firmware has found something to start; 0 = 60 s.
+	BootTimeout time.Duration
+}
+
+func (c *Config) defaults() {
+	if c.QEMU == "" {
+		c.QEMU = "qemu-system-x86_64"
+	}
+	if c.OVMF == "" {
+		c.OVMF = "/usr/share/OVMF"
+	}
+	if c.Max == 0 {
+		c.Max = 64
+	}
+	if c.BootTimeout == 0 {
+		c.BootTimeout = time.Minute
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+}

@@ -1,0 +1,275 @@
+package fullvm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/opendsec/dsec/backend/container/cgroup"
+	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/internal/linux/feature"
+	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Driver is the backend of complete machines; it implements sandbox.Backend.
+type Driver struct {
+	cfg    Config
+	log    *slog.Logger
+	root   string // of the machines' directories
+	boot   string // of the node
+	watch  *linux.ExitWatch
+	kvm    bool
+	images images
+
+	treeMu sync.Mutex
+	tree   *cgroup.Tree // nil = not needed yet
+
+	mu        sync.Mutex
+	instances map[sandbox.ID]*instance // of this process, not destroyed
+	making    map[sandbox.ID]bool
+
+	observer func(stage string, d time.Duration)
+}
+
+// New opens the driver on its state. It starts nothing, and asks for QEMU only when something is created.
+func New(_ context.Context, cfg Config) (_ *Driver, err error) {
+	cfg.defaults()
+	d := &Driver{cfg: cfg, log: cfg.Log, root: filepath.Join(cfg.StateDir, "run", "fullvm"),
+		instances: map[sandbox.ID]*instance{}, making: map[sandbox.ID]bool{}}
+	d.images = images{node: cfg.Layers, m: map[layer.Digest]*image{}}
+	if err := os.MkdirAll(d.root, 0o700); err != nil {
+		return nil, err
+	}
+	if d.boot, err = linux.BootID(); err != nil {
+		return nil, err
+	}
+	d.kvm = !cfg.NoKVM && feature.Have("KVM") == nil
+	d.watch, err = linux.NewExitWatch()
+	return d, err
+}
+
+// layoutPath tells where the control groups are.
+func (d *Driver) layoutPath() string { return filepath.Join(d.root, "cgroups.json") }
+
+// groups names the control groups of a machine.
+func (d *Driver) groups(id sandbox.ID) (*cgroup.Sandbox, error) {
+	d.treeMu.Lock()
+	defer d.treeMu.Unlock()
+	if d.tree == nil {
+		if err := d.openTree(); err != nil {
+			return nil, err
+		}
+	}
+	return d.tree.Sandbox(string(id)), nil
+}
+
+// openTree finds the control groups of this state directory: where an earlier process put them, or below this process's
+// own.
+func (d *Driver) openTree() error {
+	path := d.layoutPath()
+	var l cgroup.Layout
+	b, err := os.ReadFile(path)
+	if err == nil {
+		if err = json.Unmarshal(b, &l); err == nil {
+			_, err = os.Stat(l.V2) // gone: another boot, or cleaned up
+		}
+	}
+	if err != nil {
+		sum := fnv.New64a()
+		_, _ = sum.Write([]byte(d.cfg.StateDir)) // never fails
+		if l, err = cgroup.Detect(fmt.Sprintf("dsec-fullvm-%s-%016x", d.cfg.Edge, sum.Sum64())); err != nil {
+			return err
+		}
+		if b, err = json.Marshal(l); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			return err
+		}
+	}
+	d.tree, err = cgroup.Open(l)
+	return err
+}
+
+// Ready tells whether machines can be started here. Error: sandbox.ErrUnsupported, with what to run.
+func (d *Driver) Ready() error {
+	if _, err := exec.LookPath(d.cfg.QEMU); err != nil {
+		return fmt.Errorf("fullvm backend: %w: %w: install QEMU (apt-get install qemu-system-x86)", sandbox.ErrUnsupported, err)
+	}
+	return nil
+}
+
+// Accelerator is what runs the guests' instructions: kvm or tcg.
+func (d *Driver) Accelerator() string {
+	if d.kvm {
+		return "kvm"
+	}
+	return "tcg"
+}
+
+func (d *Driver) dir(id sandbox.ID) string { return filepath.Join(d.root, string(id)) }
+
+// Name returns sandbox.BackendFullVM.
+func (d *Driver) Name() sandbox.BackendName { return sandbox.BackendFullVM }
+
+// Capabilities of machines.
+func (d *Driver) Capabilities() sandbox.Capabilities {
+	return sandbox.Capabilities{Pause: true, DiskQuota: true, Screen: true, NoAgent: true, Real: true}
+}
+
+// Warm is 0: every machine boots.
+func (d *Driver) Warm() int { return 0 }
+
+// SetObserver makes f hear how long each stage of a creation took. Call it before the first Create.
+func (d *Driver) SetObserver(f func(stage string, d time.Duration)) { d.observer = f }
+
+func (d *Driver) observe(stage string, since time.Time) {
+	if d.observer != nil {
+		d.observer("fullvm_"+stage, time.Since(since))
+	}
+}
+
+// Recover finds a machine that an earlier process made.
+func (d *Driver) Recover(ctx context.Context, id sandbox.ID, handle []byte) (sandbox.Instance, error) {
+	if string(handle) != string(id) {
+		return nil, fmt.Errorf("recover %s: %w: not its handle", id, sandbox.ErrInvalid)
+	}
+	d.mu.Lock()
+	have := d.instances[id]
+	d.mu.Unlock()
+	if have != nil { // the edge was started again, the driver was not
+		return have, nil
+	}
+	r, err := d.load(id)
+	if err != nil {
+		return nil, err
+	}
+	p, err := r.process()
+	if err != nil {
+		return nil, err
+	}
+	i, err := d.newInstance(r, p)
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if err := i.attach(ctx); err != nil {
+		i.forget()
+		return nil, fmt.Errorf("recover %s: %w: %w", id, sandbox.ErrUnavailable, err)
+	}
+	return i, nil
+}
+
+// Sweep removes every part of machines that are not to be kept, found by their directories and control groups.
+func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]string, error) {
+	seen := map[string]bool{}
+	dirs, err := os.ReadDir(d.root)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range dirs {
+		seen[e.Name()] = e.IsDir()
+	}
+	if _, err := os.Stat(d.layoutPath()); err == nil { // else no machine was ever made
+		if _, err := d.groups(""); err != nil {
+			return nil, err
+		}
+		groups, err := d.tree.List()
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range groups {
+			seen[g] = true
+		}
+	}
+	var out []string
+	var errs []error
+	for name, is := range seen {
+		id, err := sandbox.ParseID(name)
+		if !is || err != nil || id.Edge() != d.cfg.Edge || keep(id) {
+			continue
+		}
+		d.mu.Lock()
+		inst, making := d.instances[id], d.making[id]
+		d.mu.Unlock()
+		if making {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return out, err
+		}
+		if inst != nil {
+			err = inst.Destroy(ctx)
+		} else {
+			err = d.remove(id)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("sweep %s: %w", id, err))
+			continue
+		}
+		out = append(out, name)
+	}
+	return out, errors.Join(errs...)
+}
+
+// endTimeout bounds how long a killed QEMU may take to go.
+const endTimeout = 30 * time.Second
+
+// remove removes all parts of an id, whoever made them.
+func (d *Driver) remove(id sandbox.ID) error {
+	g, err := d.groups(id)
+	if err != nil {
+		return err
+	}
+	if err := g.Kill(); err != nil {
+		return err
+	}
+	if err := g.WaitEmpty(endTimeout); err != nil {
+		return err
+	}
+	if err := g.Remove(); err != nil {
+		return err
+	}
+	return os.RemoveAll(d.dir(id))
+}
+
+// Close lets go of everything; machines go on.
+func (d *Driver) Close(context.Context) error {
+	d.mu.Lock()
+	var all []*instance
+	for _, i := range d.instances {
+		all = append(all, i)
+	}
+	d.mu.Unlock()
+	for _, i := range all {
+		i.forget()
+	}
+	d.watch.Close()
+	d.treeMu.Lock()
+	defer d.treeMu.Unlock()
+	if d.tree != nil && d.tree.Close() == nil { // no machine is left; else its groups are needed
+		_ = os.Remove(d.layoutPath())
+		d.tree = nil
+	}
+	return nil
+}
+
+// Process opens a machine's QEMU, for tests that end it. Error: sandbox.ErrNotFound.
+func (d *Driver) Process(id sandbox.ID) (*os.File, error) {
+	r, err := d.load(id)
+	if err != nil {
+		return nil, err
+	}
+	return r.process()
+}
