@@ -340,6 +340,9 @@ func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.S
 	if err := i.attach(boot); err != nil {
 		return nil, err
 	}
+	if err := i.awaitReady(boot); err != nil {
+		return nil, err
+	}
 	if err := i.claim(boot, spec, m.layers); err != nil {
 		return nil, err
 	}
@@ -418,6 +421,17 @@ func (d *Driver) startQEMU(r *record, m *hardware) (*os.File, error) {
 	}
 	go func() { _ = cmd.Wait() }() // who wants to know of its end holds the descriptor
 	return p, err
+}
+
+// awaitReady waits until the machine answers: what a claim says of the time of day must not wait in a port until it has
+// booted.
+func (i *instance) awaitReady(ctx context.Context) error {
+	ctl, err := i.control()
+	if err != nil {
+		return err
+	}
+	_, err = ctl.call(ctx, &control.Request{Op: control.OpStats})
+	return err
 }
 
 // claim gives the machine its environment.

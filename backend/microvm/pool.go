@@ -24,6 +24,10 @@ func (s shape) String() string { return fmt.Sprintf("%d processors, %d MiB", s.c
 // maxShapes is how many shapes have machines ready at once; the one that nobody asked for the longest makes room.
 const maxShapes = 4
 
+// quietTime is how long after a creation nothing is made: what it is for comes first, and the next of a burst. Where
+// creations never stop for so long they are clones, which cost less than to make machines ready.
+const quietTime = time.Second
+
 // Pauses after what failed in the background.
 const (
 	retryFirst = 10 * time.Second
@@ -46,14 +50,15 @@ type stock struct {
 }
 
 // pool keeps machines ready, for shapes that creations ask for. What it makes, one machine at a time, waits while
-// creations are under way. A node that makes no machines has none.
+// creations are under way, and a moment longer. A node that makes no machines has none.
 type pool struct {
 	d    *Driver
 	wake chan struct{} // something has changed
 
 	mu      sync.Mutex
 	stocks  map[shape]*stock
-	busy    int // creations under way
+	busy    int       // creations under way
+	ended   time.Time // when the last one ended
 	stop    context.CancelFunc
 	stopped chan struct{} // nil = it does not run
 	closed  bool
@@ -103,6 +108,7 @@ func (p *pool) begin(s shape, disk int64) (i *instance, t *template, end func())
 		p.mu.Lock()
 		p.busy--
 		st.used = time.Now()
+		p.ended = st.used
 		p.mu.Unlock()
 		p.kick()
 	}
@@ -195,6 +201,9 @@ func (p *pool) next(now time.Time) (best *stock, give []*instance, wait time.Dur
 		if best == nil || st.used.After(best.used) {
 			best = st
 		}
+	}
+	if quiet := p.ended.Add(quietTime).Sub(now); best != nil && quiet > 0 {
+		best, wait = nil, min(wait, quiet)
 	}
 	if p.busy > 0 || len(give) > 0 {
 		best = nil // when they end it looks again

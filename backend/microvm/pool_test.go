@@ -29,7 +29,9 @@ func TestPoolNext(t *testing.T) {
 	want("two", b, 0)
 	p.busy = 1
 	want("busy", nil, 0)
-	p.busy = 0
+	p.busy, p.ended = 0, now
+	want("just after", nil, 0)
+	p.ended = now.Add(-quietTime)
 	p.settle(b, errors.New("no"))
 	want("after a failure", a, 0)
 	a.ready = []*instance{{}}

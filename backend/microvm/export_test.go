@@ -1,0 +1,26 @@
+package microvm
+
+// Abandon leaves everything as a killed process does: what runs goes on, and nobody is connected to it.
+func (d *Driver) Abandon() {
+	p := d.pool
+	p.mu.Lock()
+	p.closed = true
+	stopped := p.stopped
+	if stopped != nil {
+		p.stop()
+	}
+	p.mu.Unlock()
+	if stopped != nil {
+		<-stopped
+	}
+	d.mu.Lock()
+	var all []*instance
+	for _, i := range d.instances {
+		all = append(all, i)
+	}
+	d.mu.Unlock()
+	for _, i := range all {
+		i.forget()
+	}
+	d.watch.Close()
+}
