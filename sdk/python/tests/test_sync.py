@@ -29,8 +29,9 @@ PAIRS: list[tuple[type, type]] = [
     (dsec.Files, sync.Files),
     (dsec.Layers, sync.Layers),
     (dsec.Forward, sync.Forward),
+    (dsec.Screen, sync.Screen),
 ]
-ONLY_ASYNC = {"connect"}
+ONLY_ASYNC = {"connect", "vnc"}
 
 
 @pytest.mark.parametrize(("asynchronous", "face"), PAIRS)

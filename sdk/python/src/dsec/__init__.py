@@ -15,7 +15,7 @@ Everything is asynchronous; ``dsec.sync`` has the same classes for programs with
 """
 
 from .archive import Unpacked
-from .args import DSecContainerRunArgs, DSecMicroVMRunArgs, DSecRunArgs
+from .args import DSecContainerRunArgs, DSecFullVMRunArgs, DSecMicroVMRunArgs, DSecRunArgs
 from .calls import (
     CaseResult,
     DSecCallLimits,
@@ -66,6 +66,7 @@ from .network_defaults import NetworkDefault
 from .ports import Forward
 from .results import CommandEnd, CommandInfo, CommandResult, Output, Stream
 from .sandbox import Sandbox
+from .screen import Screen, Screenshot
 from .session import Session, SessionInfo
 from .snapshots import Pack, PackReport, Snapshot, SnapshotCost
 from .values import (
@@ -115,7 +116,10 @@ __all__ = [
     "DSecClient",
     "DSecContainerRunArgs",
     "DSecError",
+    "DSecFullVMRunArgs",
     "DSecMicroVMRunArgs",
+    "Screen",
+    "Screenshot",
     "DSecRunArgs",
     "DeadlineExceeded",
     "DirectoryNotEmpty",

@@ -17,7 +17,7 @@ _MIB = 1 << 20
 class DSecRunArgs:
     """What every backend takes. None means the node's default; what a node does not allow is refused, with its bounds.
 
-    Use the class of a backend: DSecContainerRunArgs, DSecMicroVMRunArgs.
+    Use the class of a backend: DSecContainerRunArgs, DSecMicroVMRunArgs, DSecFullVMRunArgs.
     """
 
     backend: ClassVar[str]
@@ -150,6 +150,17 @@ class DSecMicroVMRunArgs(DSecRunArgs):
 
     def _image(self) -> str | None:
         return self.container_image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DSecFullVMRunArgs(DSecRunArgs):
+    """A complete machine with a screen, started from ``base``: a disk (``dsec image import FILE --disk``).
+
+    ``disk_limit_mb`` is the size of its disk, not less than the image's. Use it by ``Sandbox.screen``: it has no agent
+    inside yet, so that commands, files and ports raise Unsupported, and no network.
+    """
+
+    backend: ClassVar[str] = "fullvm"
 
 
 def _scaled(value: float | None, unit: int, name: str) -> str | None:

@@ -14,7 +14,7 @@ from typing import Final, Self
 
 from . import codec, config, wire_errors
 from . import snapshots as snaps
-from .args import DSecContainerRunArgs, DSecMicroVMRunArgs, DSecRunArgs
+from .args import DSecContainerRunArgs, DSecFullVMRunArgs, DSecMicroVMRunArgs, DSecRunArgs
 from .calls import Calls, DSecFnCallArgs, DSecJudgeArgs, FnCallResult, JudgeResult, Outcome, RuntimeInfo
 from .codec import Json, without_defaults
 from .environments import Environments
@@ -204,6 +204,24 @@ class DSecClient:
         """Create a microVM and return it, ready; as run_container does.
 
         Raises Unsupported, saying what to run, where the node has no QEMU or no kernel for it.
+        """
+        [result] = await self._create(args, 1, timeout, labels, idempotency_key)
+        if isinstance(result, DSecError):
+            raise result
+        return result
+
+    async def run_fullvm(
+        self,
+        args: DSecFullVMRunArgs,
+        timeout: float | None = None,
+        *,
+        labels: Mapping[str, str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Sandbox:
+        """Create a full VM and return it once its firmware has started what is on its disk; as run_container does.
+
+        Raises Unsupported, saying what to run, where the node has no QEMU or no firmware for it. A disk with nothing to
+        start is an error whose ``failure`` is boot_failed, with what the screen said as evidence.
         """
         [result] = await self._create(args, 1, timeout, labels, idempotency_key)
         if isinstance(result, DSecError):

@@ -70,6 +70,7 @@ class Layers:
         *,
         prefix: str | None = None,
         format: str | None = None,
+        firmware: str | None = None,
         on_start: Sequence[str] = (),
         on_start_user: str | None = None,
         progress: Progress | None = None,
@@ -78,11 +79,21 @@ class Layers:
 
         ``source``: the path of a tar (plain, gzip or zstd) or of a directory, or the bytes of a tar, an open file, or
         pieces. ``prefix``: directory of the layer that the archive's root becomes ("/workspace"). ``format``: "oci"
-        for an OCI layout or `docker save` archive, else a tar. ``on_start``: program and arguments that are run in
-        each new sandbox that has the layer, before anything else, as ``on_start_user``.
+        for an OCI layout or `docker save` archive, "disk" for the disk of a full VM (raw or qcow2, kind base;
+        ``firmware``: bios or uefi), else a tar. ``on_start``: program and arguments that are run in each new sandbox
+        that has the layer, before anything else, as ``on_start_user``.
         """
         params: dict[str, str | _Texts] = {"kind": LayerKind(kind).value, "name": name}
-        params |= {k: v for k, v in (("prefix", prefix), ("format", format), ("on_start_user", on_start_user)) if v}
+        params |= {
+            k: v
+            for k, v in (
+                ("prefix", prefix),
+                ("format", format),
+                ("firmware", firmware),
+                ("on_start_user", on_start_user),
+            )
+            if v
+        }
         if on_start:
             params["on_start"] = [*on_start]
         if not isinstance(source, str | os.PathLike):

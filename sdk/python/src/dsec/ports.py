@@ -24,16 +24,21 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 async def connect(transport: Transport, sandbox_id: str, port: int) -> Streams:
     """Open a connection to a port inside; both directions can be closed apart (write_eof)."""
+    return await tunnel(transport, f"/v1/sandboxes/{sandbox_id}/tcp/{port}", f"port {port}")
+
+
+async def tunnel(transport: Transport, path: str, what: str) -> Streams:
+    """Open a connection to what the service tunnels at a path; ``what`` names it in errors."""
     try:
         async with asyncio.timeout(transport.timeout):
-            return await _connect(transport, sandbox_id, port)
+            return await _connect(transport, path, what)
     except TimeoutError as e:
         if isinstance(e, DSecError):
             raise
-        raise DeadlineExceeded(f"port {port}: no connection within {transport.timeout:g} s") from e
+        raise DeadlineExceeded(f"{what}: no connection within {transport.timeout:g} s") from e
 
 
-async def _connect(transport: Transport, sandbox_id: str, port: int) -> Streams:
+async def _connect(transport: Transport, path: str, what: str) -> Streams:
     at = urlsplit(transport.config.url)
     prefix = at.path.rstrip("/")
     try:
@@ -46,7 +51,7 @@ async def _connect(transport: Transport, sandbox_id: str, port: int) -> Streams:
         raise transport.no_service(lost) from e
     try:
         lines = [
-            f"GET {prefix}/v1/sandboxes/{sandbox_id}/tcp/{port} HTTP/1.1",
+            f"GET {prefix}{path} HTTP/1.1",
             f"Host: {at.netloc.rpartition('@')[2]}",
             "Connection: Upgrade",
             "Upgrade: dsec-tcp",
@@ -63,7 +68,7 @@ async def _connect(transport: Transport, sandbox_id: str, port: int) -> Streams:
         writer.close()
         if isinstance(e, DSecError | TimeoutError):
             raise
-        raise ConnectionLost(f"port {port}: the connection broke while it was being opened: {e}") from e
+        raise ConnectionLost(f"{what}: the connection broke while it was being opened: {e}") from e
     except BaseException:
         writer.close()
         raise

@@ -17,6 +17,7 @@ from .files import Files
 from .network import Network, NetworkDecision, NetworkLimits, NetworkRules, rules_to_json
 from .ports import Forward
 from .results import CommandEnd, CommandInfo, CommandResult
+from .screen import Screen
 from .session import HasId, Session, SessionInfo
 from .snapshots import Pack, Snapshot
 from .values import Event, LayerKind, SandboxInfo, SandboxStats
@@ -33,7 +34,7 @@ LOGIN_SHELL: Final = "if command -v bash >/dev/null 2>&1; then exec bash -il; el
 
 
 class Sandbox:
-    """A handle of one sandbox: commands, files, ports, life.
+    """A handle of one sandbox: commands, files, ports, screen, life.
 
     It is made by DSecClient.run_container, or from an id by DSecClient.sandbox. It holds no state: any number of
     handles, in any number of programs, can work on one sandbox. As a context manager it stops the sandbox at the end.
@@ -44,6 +45,8 @@ class Sandbox:
         self.id = sandbox_id
         self.files = Files(transport, sandbox_id)
         """Its files."""
+        self.screen = Screen(transport, sandbox_id)
+        """Its screen, keyboard and pointer, if it is a full VM."""
 
     def __repr__(self) -> str:
         return f"<Sandbox {self.id}>"

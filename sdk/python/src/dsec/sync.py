@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-from . import client, command, environments, files, layers, network_defaults, ports, sandbox, session
+from . import client, command, environments, files, layers, network_defaults, ports, sandbox, screen, session
 from .bridge import Face, Loop, ManagedFace, call, call_as, iterate, make_as
 from .errors import DSecError
 from .results import CommandEnd, Output
@@ -162,6 +162,19 @@ class Files(Face[files.Files]):
     download_dir = call(files.Files.download_dir)
 
 
+class Screen(Face[screen.Screen]):
+    __doc__ = screen.Screen.__doc__
+
+    screenshot = call(screen.Screen.screenshot)
+    size = call(screen.Screen.size)
+    text = call(screen.Screen.text)
+    type = call(screen.Screen.type)
+    press = call(screen.Screen.press)
+    move = call(screen.Screen.move)
+    click = call(screen.Screen.click)
+    scroll = call(screen.Screen.scroll)
+
+
 class Sandbox(ManagedFace[sandbox.Sandbox]):
     __doc__ = sandbox.Sandbox.__doc__
 
@@ -174,6 +187,11 @@ class Sandbox(ManagedFace[sandbox.Sandbox]):
     def files(self) -> Files:
         """Its files."""
         return Files(self._loop, self._inner.files)
+
+    @property
+    def screen(self) -> Screen:
+        """Its screen, keyboard and pointer, if it is a full VM."""
+        return Screen(self._loop, self._inner.screen)
 
     run_shell = call(sandbox.Sandbox.run_shell)
     run = call(sandbox.Sandbox.run)
@@ -303,6 +321,7 @@ class DSecClient(Face[client.DSecClient]):
     run_container = call_as(Sandbox, client.DSecClient.run_container)
     run_containers = call_as(_outcomes, client.DSecClient.run_containers)
     run_microvm = call_as(Sandbox, client.DSecClient.run_microvm)
+    run_fullvm = call_as(Sandbox, client.DSecClient.run_fullvm)
     sandbox = make_as(Sandbox, client.DSecClient.sandbox)
     get = call_as(Sandbox, client.DSecClient.get)
     list = iterate(client.DSecClient.list)
