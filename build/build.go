@@ -32,6 +32,8 @@ type Options struct {
 	Name    string // of the base
 	Context *Context
 	Args    map[string]string
+	// From is what the build begins with, whatever FROM says; nil = what FROM says.
+	From *dsecv1.Environment
 	// Network is what RUN may reach; empty = nothing.
 	Network []*dsecv1.NetworkRule
 	// Limits of the sandboxes of RUN; nil = the node's.
@@ -126,6 +128,14 @@ func (b *builder) begin(ctx context.Context) error {
 			}
 		}
 	}
+	if b.o.From != nil {
+		found, err := b.o.Client.Environments.InspectEnvironment(ctx, &dsecv1.InspectEnvironmentRequest{Environment: b.o.From, Paths: -1})
+		if err != nil {
+			return err
+		}
+		b.take(found)
+		return nil
+	}
 	from, err := b.expander(b.meta)(b.f.From)
 	switch {
 	case err != nil:
@@ -156,11 +166,18 @@ func (b *builder) base(ctx context.Context, from string) error {
 	if err != nil {
 		return err
 	}
+	b.take(found)
+	return nil
+}
+
+// take begins with layers that there are.
+func (b *builder) take(found *dsecv1.InspectEnvironmentResponse) {
 	for _, l := range found.GetLayers() {
 		b.stack = append(b.stack, l.GetLayer().GetDigest())
 	}
-	b.config = proto.Clone(found.GetConfig()).(*dsecv1.ImageConfig)
-	return nil
+	if c, ok := proto.Clone(found.GetConfig()).(*dsecv1.ImageConfig); ok && c != nil {
+		b.config = c
+	}
 }
 
 // ofRegistry tells a reference that names its registry from a name of the catalogue that is misspelt.

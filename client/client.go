@@ -23,6 +23,8 @@ type Options struct {
 	Patience time.Duration
 	// FirstContact is Patience until the service has answered once; 0 = 2 seconds.
 	FirstContact time.Duration
+	// Transport carries requests in place of connections of its own, and says who makes them; nil = HTTP with Config's key.
+	Transport http.RoundTripper
 }
 
 // Client calls one service. Its methods are safe for concurrent use.
@@ -75,6 +77,9 @@ func New(o Options) (*Client, error) {
 		TLSHandshakeTimeout: 10 * time.Second,
 		DisableCompression:  true,
 	}}}
+	if o.Transport != nil {
+		c.http = &http.Client{Transport: o.Transport}
+	}
 	// Plain answers: compressing a small one costs the server more than sending it.
 	opts := connect.WithClientOptions(connect.WithInterceptors(&retry{c: c}), connect.WithAcceptCompression("gzip", nil, nil))
 	s := base.String()

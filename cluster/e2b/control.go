@@ -41,7 +41,22 @@ func (d *Door) controlRoutes() http.Handler {
 	handle("GET /snapshots", d.listSnapshots)
 	handle("GET /sandboxes/{id}/metrics", d.metrics)
 	handle("GET /sandboxes/metrics", d.metricsOfMany)
-	handle("GET /templates/aliases/{alias...}", d.alias)
+	handle("GET /templates/aliases/{alias}", d.alias)
+	handle("POST /v3/templates", d.newTemplate)
+	handle("POST /v2/templates", d.newTemplate)
+	handle("POST /v2/templates/{id}/builds/{build}", d.startBuild)
+	handle("GET /templates/{id}/builds/{build}/status", d.buildStatus)
+	handle("GET /templates/{id}/files/{hash}", d.templateFiles)
+	handle("GET /templates/{id}/{what}", func(w http.ResponseWriter, r *http.Request) error { // beside aliases/{alias}
+		if r.PathValue("what") != "tags" {
+			return unsupported("%s %.200s (docs/e2b.md lists what is)", r.Method, r.URL.Path)
+		}
+		return d.listTags(w, r)
+	})
+	handle("POST /templates/tags", d.assignTags)
+	handle("DELETE /templates/tags", d.removeTags)
+	handle("PATCH /templates/{id}", d.patchTemplate)
+	handle("PATCH /v2/templates/{id}", d.patchTemplate)
 	handle("GET /templates/{id}", d.template)
 	handle("DELETE /templates/{id...}", d.deleteTemplate)
 	handle("/", func(_ http.ResponseWriter, r *http.Request) error {
@@ -54,6 +69,7 @@ func (d *Door) controlRoutes() http.Handler {
 	})
 
 	open := http.NewServeMux()
+	open.HandleFunc("PUT "+uploadPath+"{token}", d.uploads.take)
 	open.HandleFunc("GET /health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	open.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		k, err := d.o.Keys.Authenticate(r.Context(), presented(r))

@@ -95,7 +95,11 @@ func TestBadControl(t *testing.T) {
 		{"DELETE", "/sandboxes/nonsense", "", "not found", 404},
 		{"GET", "/v2/sandboxes?limit=0", "", "limit", 400},
 		{"GET", "/v2/sandboxes?state=odd", "", "state", 400},
-		{"POST", "/v3/templates", `{"name":"t"}`, "not supported", 400},
+		{"POST", "/v3/templates", `{"name":"T"}`, "lower-case", 400},
+		{"POST", "/v3/templates", `{"name":"t","tags":["a/b"]}`, "slash", 400},
+		{"POST", "/v2/templates/t/builds/none", `{"fromImage":"debian"}`, "no build", 404},
+		{"GET", "/templates/t/builds/none/status", "", "no build", 404},
+		{"GET", "/templates/t/files/xyz", "", "SHA-256", 400},
 		{"GET", "/teams", "", "not supported", 400},
 		{"GET", "/nothing", "", "does not have it", 404},
 	} {

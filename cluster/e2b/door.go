@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 
 	"connectrpc.com/connect"
 
@@ -42,7 +43,9 @@ type Options struct {
 	Dial func(ctx context.Context, id sandbox.ID, port uint16) (net.Conn, error)
 	// Domain is what clients put behind PORT-ID. to reach a port; it may carry a port.
 	Domain string
-	Log    *slog.Logger
+	// Scratch is a directory of this process alone, for files of templates that are being built: emptied now.
+	Scratch string
+	Log     *slog.Logger
 }
 
 // Door serves both faces.
@@ -62,6 +65,8 @@ type Door struct {
 	names    names
 	access   access
 	watchers watchers
+	builds   builds
+	uploads  uploads
 }
 
 // apiURL is never dialled.
@@ -69,7 +74,10 @@ const apiURL = "http://api"
 
 // New makes a Door.
 func New(o Options) *Door {
-	d := &Door{o: o, http: &http.Client{Transport: o.API}}
+	d := &Door{o: o, http: &http.Client{Transport: o.API}, uploads: uploads{dir: o.Scratch}}
+	if err := os.RemoveAll(o.Scratch); err != nil {
+		o.Log.Warn("empty the directory of templates' files", "err", err)
+	}
 	plain := connect.WithAcceptCompression("gzip", nil, nil)
 	d.sandboxes = dsecv1connect.NewSandboxServiceClient(d.http, apiURL, plain)
 	d.commands = dsecv1connect.NewCommandServiceClient(d.http, apiURL, plain)

@@ -3,6 +3,7 @@ package e2b
 import (
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -31,7 +32,7 @@ type templateView struct {
 func viewOfEnvironment(e *dsecv1.NamedEnvironment) templateView {
 	l := e.GetLimits()
 	return templateView{
-		TemplateID: e.GetName(), BuildID: e.GetName(), CPUCount: l.GetCpuMillis() / 1000, MemoryMB: l.GetMemoryBytes() >> 20, DiskSizeMB: l.GetDiskBytes() >> 20,
+		TemplateID: e.GetName(), BuildID: buildIDOf(e), CPUCount: l.GetCpuMillis() / 1000, MemoryMB: l.GetMemoryBytes() >> 20, DiskSizeMB: l.GetDiskBytes() >> 20,
 		Public: true, Aliases: []string{e.GetName()}, Names: []string{e.GetName()},
 		CreatedAt: e.GetCreatedAt().AsTime().Format(time.RFC3339Nano), UpdatedAt: e.GetUpdatedAt().AsTime().Format(time.RFC3339Nano),
 		EnvdVersion: envdVersion, BuildStatus: "ready", BuildCount: 1,
@@ -45,8 +46,23 @@ func (d *Door) environmentsAndBases(r *http.Request) ([]templateView, error) {
 		return nil, err
 	}
 	out := []templateView{}
+	at := map[string]int{}
 	for _, e := range envs.GetEnvironments() {
+		at[e.GetName()] = -1
+	}
+	var tags []string
+	for _, e := range envs.GetEnvironments() {
+		if k := strings.LastIndexByte(e.GetName(), ':'); k > 0 && at[e.GetName()[:k]] != 0 {
+			tags = append(tags, e.GetName()) // of a template, which is listed
+			continue
+		}
 		out = append(out, viewOfEnvironment(e))
+		at[e.GetName()] = len(out)
+	}
+	for _, t := range tags {
+		if k := at[t[:strings.LastIndexByte(t, ':')]]; k > 0 {
+			out[k-1].Names = append(out[k-1].Names, t)
+		}
 	}
 	layers, err := d.layers.ListLayers(r.Context(), &dsecv1.ListLayersRequest{Kind: dsecv1.LayerKind_LAYER_KIND_BASE})
 	if err != nil {
@@ -84,7 +100,7 @@ func (d *Door) templateNamed(r *http.Request, name string) (templateView, error)
 		return templateView{}, err
 	}
 	for _, t := range all {
-		if t.TemplateID == name {
+		if t.TemplateID == name || slices.Contains(t.Names, name) {
 			return t, nil
 		}
 	}
@@ -110,7 +126,16 @@ func (d *Door) deleteTemplate(w http.ResponseWriter, r *http.Request) error {
 	if snap != nil {
 		_, err = d.snapshots.DeleteSnapshot(r.Context(), &dsecv1.DeleteSnapshotRequest{SnapshotId: snap.GetId()})
 	} else {
+		var tags []*dsecv1.NamedEnvironment
+		if _, tags, err = d.environmentNamed(r, id); err != nil {
+			return err
+		}
 		_, err = d.environments.DeleteEnvironment(r.Context(), &dsecv1.DeleteEnvironmentRequest{Name: id})
+		for _, t := range tags {
+			if err == nil {
+				_, err = d.environments.DeleteEnvironment(r.Context(), &dsecv1.DeleteEnvironmentRequest{Name: t.GetName()})
+			}
+		}
 		if c := connect.CodeOf(err); c == connect.CodeNotFound || c == connect.CodeInvalidArgument {
 			err = refused(http.StatusNotFound, "template %.100q was not found: it names no snapshot and no environment", id)
 		}

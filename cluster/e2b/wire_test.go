@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -221,7 +222,7 @@ func newRig(t *testing.T) *rig {
 	api := httptest.NewServer(mux)
 	t.Cleanup(api.Close)
 	d := New(Options{
-		API: toServer{api.URL}, WithKey: func(ctx context.Context, _ iam.Key) context.Context { return ctx }, Keys: keys{}, Domain: "example.org",
+		API: toServer{api.URL}, WithKey: func(ctx context.Context, _ iam.Key) context.Context { return ctx }, Keys: keys{}, Domain: "example.org", Scratch: filepath.Join(t.TempDir(), "e2b"),
 		Dial: func(context.Context, sandbox.ID, uint16) (net.Conn, error) { return nil, errors.New("nothing listens") },
 		Log:  slog.New(slog.DiscardHandler),
 	})

@@ -66,7 +66,9 @@ func serveAPIServer(ctx context.Context, f *serveFlags, d stateDir, log *slog.Lo
 	g.Go(func() error { return apiserver.Serve(ctx, api, s.Handler(), log) })
 	g.Go(func() error { return apiserver.Serve(ctx, ports, s.Ports(), log) })
 	if e2bDoor != nil {
-		g.Go(func() error { return apiserver.Serve(ctx, e2bDoor, newE2BDoor(f, s, keys, e2bDoor.Addr(), log), log) })
+		g.Go(func() error {
+			return apiserver.Serve(ctx, e2bDoor, newE2BDoor(f, d, s, keys, e2bDoor.Addr(), log), log)
+		})
 	}
 	return g.Wait()
 }

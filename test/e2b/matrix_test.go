@@ -70,7 +70,7 @@ func TestPackages(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.CommandContext(ctx, run[0], append(run[1:], "debian")...)
+			cmd := exec.CommandContext(ctx, run[0], append(run[1:], "debian", os.Getenv("DSEC_E2B_ONLY"))...)
 			cmd.Env = n.env()
 			var out, errs bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &errs

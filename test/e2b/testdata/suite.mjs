@@ -2,12 +2,15 @@
 // names and outcomes these are. Arguments: the directory that the package is installed in, another template, a part of a name.
 import { createRequire } from 'node:module'
 import assert from 'node:assert/strict'
+import fs from 'node:fs'
 import http from 'node:http'
+import os from 'node:os'
 import path from 'node:path'
 
 const [dir, other = 'debian', only = ''] = process.argv.slice(2)
 const e2b = createRequire(path.join(dir, 'x.js'))('e2b')
 const { Sandbox } = e2b
+const TEMPLATE = `suite-js-${process.pid}`
 const cases = []
 const add = (name, fn) => cases.push([name, fn])
 
@@ -391,10 +394,53 @@ add('git.init, add, commit, status, branches', async (s) => {
   await s.git.commit('repo', 'first')
   assert.equal((await s.git.status('repo')).isClean, true)
 })
-add('Template.build', () => {
+add('Template.build', async () => {
   has(e2b, 'Template')
-  const t = e2b.Template().fromImage('debian:12').runCmd('true')
-  return refuses(() => e2b.Template.build(t, { alias: 'suite-built' }))
+  const context = fs.mkdtempSync(path.join(os.tmpdir(), 'suite-'))
+  try {
+    fs.writeFileSync(path.join(context, 'f.txt'), 'one $X "two"')
+    const t = e2b.Template({ fileContextPath: context })
+      .fromImage(other)
+      .setEnvs({ GREETING: 'it is "5 $HOME"' })
+      .runCmd("mkdir made && cat > made/here <<'EOF'\n$GREETING\nEOF")
+      .runCmd('id -un > /root/who', { user: 'root' })
+      .setWorkdir('/home/user/work')
+      .copy('f.txt', 'f.txt', { mode: 0o600 })
+      .setStartCmd('python3 -m http.server 8123', `python3 -c 'import socket; socket.create_connection(("127.0.0.1", 8123))'`)
+    const logs = []
+    await e2b.Template.build(t, { alias: TEMPLATE, cpuCount: 1, memoryMB: 512, onBuildLogs: (e) => logs.push(e.message) })
+    assert.ok(logs.some((l) => l.includes('mkdir made')), `${logs}`)
+  } finally {
+    fs.rmSync(context, { recursive: true })
+  }
+  const b = await e2b.Sandbox.create(TEMPLATE, { timeoutMs: 60_000 })
+  try {
+    const r = await b.commands.run('cat /home/user/made/here; echo $GREETING; id -un; pwd')
+    assert.equal(r.stdout, '$GREETING\nit is "5 $HOME"\nuser\n/home/user/work\n')
+    assert.equal(await b.files.read('/home/user/work/f.txt'), 'one $X "two"')
+    await b.commands.run(`python3 -c 'import socket; socket.create_connection(("127.0.0.1", 8123))'`)
+  } finally {
+    await b.kill()
+  }
+})
+add('Template.build(fails)', async () => {
+  has(e2b, 'Template')
+  const t = e2b.Template().fromImage(other).runCmd('echo before; exit 7')
+  await assert.rejects(() => e2b.Template.build(t, { alias: TEMPLATE + '-bad' }), /ended with 7/)
+})
+add('Template.build(from_template), tags', async () => {
+  has(e2b, 'Template')
+  has(e2b.Template, 'getTags')
+  await e2b.Template.build(e2b.Template().fromTemplate(TEMPLATE).runCmd('echo second > second'), TEMPLATE + '-2', { tags: ['v1'] })
+  await e2b.Template.assignTags(TEMPLATE + '-2:v1', ['stable'])
+  assert.deepEqual((await e2b.Template.getTags(TEMPLATE + '-2')).map((t) => t.tag).sort(), ['stable', 'v1'])
+  await e2b.Template.removeTags(TEMPLATE + '-2', ['v1'])
+  const b = await e2b.Sandbox.create(TEMPLATE + '-2:stable', { timeoutMs: 60_000 })
+  try {
+    assert.equal((await b.commands.run('cat second; pwd')).stdout, 'second\n/home/user/work\n')
+  } finally {
+    await b.kill()
+  }
 })
 add('Template.exists', async () => {
   has(e2b, 'Template')

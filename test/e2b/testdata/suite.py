@@ -9,7 +9,9 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 import sys
+import tempfile
 import time
 import traceback
 import urllib.error
@@ -23,6 +25,19 @@ CASES: list[tuple[str, Callable[..., Any]]] = []
 OTHER = sys.argv[1] if len(sys.argv) > 1 else "debian"
 KEY = f"suite-{time.time_ns()}"
 ONLY = sys.argv[2] if len(sys.argv) > 2 else ""
+
+
+TEMPLATE = f"suite-py-{os.getpid()}"
+
+
+class Killed:
+    """A sandbox that is killed when it is closed."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+
+    def close(self) -> None:
+        self.sandbox.kill()
 
 
 class Refused(Exception):
@@ -634,8 +649,58 @@ def _(s):
 @case("Template.build")
 def _(s):
     has(e2b, "Template")
-    t = e2b.Template().from_image("debian:12").run_cmd("true")
-    refuses(lambda: e2b.Template.build(t, alias="suite-built"))
+    with tempfile.TemporaryDirectory() as context:
+        os.makedirs(os.path.join(context, "dir", "sub"))
+        for name, text in {"f.txt": "one $X \"two\"", "dir/a": "a", "dir/sub/b": "b"}.items():
+            with open(os.path.join(context, name), "w") as f:
+                f.write(text)
+        t = (
+            e2b.Template(file_context_path=context)
+            .from_image(OTHER)
+            .set_envs({"GREETING": 'it is "5 $HOME"'})
+            .run_cmd("mkdir made && cat > made/here <<'EOF'\n$GREETING\nEOF")
+            .run_cmd("id -un > /root/who", user="root")
+            .set_workdir("/home/user/work")
+            .copy("f.txt", "f.txt", mode=0o600)
+            .copy("dir", "/home/user/tree", user="root")
+            .set_start_cmd("python3 -m http.server 8123", "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8123))'")
+        )
+        logs: list[str] = []
+        e2b.Template.build(t, alias=TEMPLATE, cpu_count=1, memory_mb=512, on_build_logs=lambda e: logs.append(str(e)))
+        assert any("mkdir made" in line for line in logs), logs
+    with contextlib.closing(Killed(Sandbox.create(TEMPLATE, timeout=60))) as k:
+        b = k.sandbox
+        assert b.commands.run("cat /home/user/made/here; echo $GREETING; id -un; pwd").stdout == '$GREETING\nit is "5 $HOME"\nuser\n/home/user/work\n'
+        assert b.files.read("/home/user/work/f.txt") == 'one $X "two"'
+        assert b.commands.run("cat /root/who; stat -c '%U %a' f.txt ../tree/sub/b", user="root").stdout == "root\nuser 600\nroot 644\n"
+        assert b.commands.run("python3 -c 'import urllib.request as r; print(r.urlopen(\"http://127.0.0.1:8123/\").status)'").stdout == "200\n"
+        assert b.get_info().memory_mb == 512
+
+
+@case("Template.build(fails)")
+def _(s):
+    has(e2b, "Template")
+    t = e2b.Template().from_image(OTHER).run_cmd("echo before; exit 7")
+    logs: list[str] = []
+    e = raises(lambda: e2b.Template.build(t, alias=TEMPLATE + "-bad", on_build_logs=lambda e: logs.append(str(e))), "BuildException")
+    assert "ended with 7" in str(e) and any("before" in line for line in logs), (e, logs)
+    raises(lambda: e2b.Template.build(e2b.Template().from_template("no-such").run_cmd("true"), alias=TEMPLATE + "-bad"), "BuildException")
+    raises(lambda: e2b.Template.build(t, alias="Not A Name"), "BuildException")
+
+
+@case("Template.build(from_template), tags")
+def _(s):
+    has(e2b, "Template")
+    has(e2b.Template, "get_tags")
+    t = e2b.Template().from_template(TEMPLATE).run_cmd("echo second > second")
+    e2b.Template.build(t, TEMPLATE + "-2", tags=["v1"])
+    assert e2b.Template.exists(TEMPLATE + "-2") and e2b.Template.exists(TEMPLATE + "-2:v1")
+    e2b.Template.assign_tags(TEMPLATE + "-2:v1", ["stable"])
+    assert {x.tag for x in e2b.Template.get_tags(TEMPLATE + "-2")} == {"v1", "stable"}
+    e2b.Template.remove_tags(TEMPLATE + "-2", ["v1"])
+    with contextlib.closing(Killed(Sandbox.create(TEMPLATE + "-2:stable", timeout=60))) as k:
+        assert k.sandbox.commands.run("cat second; pwd").stdout == "second\n/home/user/work\n"
+        assert k.sandbox.commands.run("python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", 8123))'").exit_code == 0
 
 
 @case("Template.exists")
