@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -14,7 +15,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/miekg/dns"
@@ -71,7 +74,12 @@ func (b *bench) names(ctx context.Context) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	n, err := node.Open(node.Config{Dir: filepath.Join(dir, "network"), Upstreams: []netip.AddrPort{netip.MustParseAddrPort(upstream + ":53")}}, nil)
+	proxy, stopProxy, err := b.netproxy(ctx, filepath.Join(dir, "state"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stopProxy()) }()
+	n, err := node.Open(node.Config{Dir: filepath.Join(dir, "network"), Proxy: proxy, Upstreams: []netip.AddrPort{netip.MustParseAddrPort(upstream + ":53")}}, nil)
 	if err != nil {
 		return err
 	}
@@ -100,6 +108,37 @@ func (b *bench) names(ctx context.Context) (err error) {
 		return fmt.Errorf("questions: %w", err)
 	}
 	return b.checked(ctx, box, n.Resolvers()[0].String())
+}
+
+// netproxy starts the process that checks names, as a node has it, and returns its socket.
+func (b *bench) netproxy(ctx context.Context, state string) (socket string, stop func() error, err error) {
+	cmd := exec.Command(b.dsec, "serve", "--role", "netproxy", "--state", state)
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		return "", nil, err
+	}
+	stop = func() error {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		if err := cmd.Wait(); err != nil {
+			return fmt.Errorf("netproxy: %w\n%s", err, log.String())
+		}
+		return nil
+	}
+	socket = filepath.Join(state, "run", "netproxy.sock")
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	for {
+		c, err := net.Dial("unix", socket)
+		if err == nil {
+			return socket, stop, c.Close()
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return "", nil, errors.Join(fmt.Errorf("netproxy does not listen: %w", err), stop())
+		}
+	}
 }
 
 // in opens a connection in a namespace.

@@ -215,7 +215,7 @@ func (b *bench) leftovers(ctx context.Context) error {
 		return err
 	}
 	const batch = 25
-	made, failed, kills := 0, 0, 0
+	made, failed, kills, checks := 0, 0, 0, 0
 	var mu sync.Mutex
 	for round := 0; made+failed < b.lives; round++ {
 		var wg sync.WaitGroup
@@ -230,10 +230,17 @@ func (b *bench) leftovers(ctx context.Context) error {
 			})
 		}
 		if round%5 == 4 { // in the midst of creations
-			if err := w.killEdge(); err != nil {
+			if err := w.kill("edge"); err != nil {
 				fmt.Fprintln(os.Stderr, "kill the edge:", err)
 			} else {
 				kills++
+			}
+		}
+		if round%5 == 2 {
+			if err := w.kill("netproxy"); err != nil {
+				fmt.Fprintln(os.Stderr, "kill netproxy:", err)
+			} else {
+				checks++
 			}
 		}
 		wg.Wait()
@@ -241,7 +248,7 @@ func (b *bench) leftovers(ctx context.Context) error {
 			fmt.Fprintln(os.Stderr, "stop:", err)
 		}
 	}
-	_ = w.killEdge() // down finds a dead edge
+	_ = w.kill("edge") // down finds a dead edge
 	left, err := w.stop()
 	if err != nil {
 		return err
@@ -259,12 +266,13 @@ func (b *bench) leftovers(ctx context.Context) error {
 		fmt.Fprintln(os.Stderr, "left behind:", l)
 	}
 	r := measure.FromValues("leftovers", "things", []float64{float64(len(left))}, 0)
-	r.Note = fmt.Sprintf("processes, mounts, groups, interfaces, rules and programs after %d creations, %d creations cut short and %d kills of the edge", made, failed, kills+1)
+	r.Note = fmt.Sprintf("processes, mounts, groups, interfaces, rules and programs after %d creations, %d creations cut short, %d kills of the edge and %d of what checks names", made, failed, kills+1, checks)
 	b.add(r)
 	return nil
 }
 
-func (w *whole) killEdge() error {
+// kill kills the process of a role.
+func (w *whole) kill(role string) error {
 	text, err := os.ReadFile(filepath.Join(w.state, "run", "up.json"))
 	if err != nil {
 		return err
@@ -279,11 +287,11 @@ func (w *whole) killEdge() error {
 		return err
 	}
 	for _, r := range up.Roles {
-		if r.Name == "edge" && r.PID > 1 {
+		if r.Name == role && r.PID > 1 {
 			return syscall.Kill(r.PID, syscall.SIGKILL)
 		}
 	}
-	return errors.New("no edge runs")
+	return fmt.Errorf("no %s runs", role)
 }
 
 // programs are the links' programs in the kernel.

@@ -24,7 +24,7 @@ var cases = []struct {
 	{"Allowed", testAllowed}, {"Closed", testClosed}, {"Shared", testShared}, {"Six", testSix}, {"Open", testOpen},
 	{"Without", testWithout}, {"Rotating", testRotating}, {"Unresolved", testUnresolved}, {"Forged", testForged},
 	{"Nested", testNested}, {"Ports", testPorts}, {"Live", testLive}, {"Paused", testPaused}, {"GivenUp", testGivenUp},
-	{"Events", testEvents}, {"Named", testNamed}, {"Clients", testClients}, {"Npm", testNpm}, {"Modules", testModules}, {"BadInput", testBadInput}, {"Killed", testKilled}, {"Checked", testChecked}, {"Second", testSecond},
+	{"Events", testEvents}, {"Named", testNamed}, {"Names", testNames}, {"Ping", testPing}, {"Clients", testClients}, {"Npm", testNpm}, {"Modules", testModules}, {"BadInput", testBadInput}, {"Killed", testKilled}, {"Checked", testChecked}, {"Second", testSecond},
 }
 
 // TestNetwork: all of it, on one node.

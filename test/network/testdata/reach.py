@@ -8,6 +8,7 @@
     reach host ADDRESS NAME    the status of a page by HTTP at an address, under a name
     reach talk ADDRESS PORT    bytes back and forth until it ends, and then why
     reach stream URL           a page without an end, until it ends, and then why
+    reach ping ADDRESS         an echo, that comes back (pong) or is refused
     reach self 4|6             the sandbox's own address
     reach forge ADDRESS PORT   datagrams from an address that is another's, by a raw and by a packet socket; then a true one
 """
@@ -64,6 +65,26 @@ def udp(address, port):
     s.connect((address, int(port)))
     s.send(b"true")
     return s.recv(100).decode()
+
+
+def ping(address):
+    six = ":" in address
+    request, reply, refusal = (128, 129, (1, 1)) if six else (8, 0, (3, 13))
+    s = socket.socket(family(address), socket.SOCK_RAW, socket.IPPROTO_ICMPV6 if six else socket.IPPROTO_ICMP)
+    s.settimeout(WAIT)
+    body = struct.pack("!HH", os.getpid() & 0xFFFF, 1) + b"echo"
+    packet = struct.pack("!BBH", request, 0, 0) + body
+    if not six:  # the kernel sums IPv6's
+        packet = packet[:2] + struct.pack("!H", checksum(packet)) + packet[4:]
+    s.sendto(packet, (address, 0))
+    while True:
+        got = s.recv(2000)
+        if not six:
+            got = got[(got[0] & 15) * 4 :]
+        if got[0] == reply and got[4:] == body:
+            return "pong"
+        if got[0] == refusal[0]:
+            return "prohibited" if got[1] == refusal[1] else "unreachable"
 
 
 def sni(address, name):
@@ -148,7 +169,7 @@ def forge(address, port):
 
 try:
     verb, rest = sys.argv[1], sys.argv[2:]
-    f = {"tcp": tcp, "udp": udp, "sni": sni, "host": host, "talk": talk, "stream": stream, "self": own, "forge": forge}.get(verb)
+    f = {"tcp": tcp, "udp": udp, "sni": sni, "host": host, "talk": talk, "stream": stream, "ping": ping, "self": own, "forge": forge}.get(verb)
     print(f(*rest) if f else page(verb))
 except Exception as e:
     print(word(e))
