@@ -41,6 +41,10 @@ if [ "${1:-}" = kernel ]; then
 fi
 if [ "${1:-}" = race ]; then
 	have gcc        || need+=(gcc libc6-dev)
+	# Disks of full VMs (hack/fullvm-image.sh).
+	have busybox    || need+=(busybox-static)
+	have syslinux   || need+=(syslinux syslinux-common)
+	have mcopy      || need+=(mtools)
 fi
 if [ "${#need[@]}" -gt 0 ]; then
 	if [ "$(id -u)" != 0 ]; then

@@ -22,7 +22,7 @@ const evidenceWait = 2 * time.Second
 // heard is called with each of the monitor's events.
 func (i *instance) heard(e qmp.Event) {
 	switch e.Name {
-	case "SHUTDOWN", "GUEST_PANICKED":
+	case "SHUTDOWN", "GUEST_PANICKED", "STOP":
 		go i.checkOver() // it asks the monitor, whose reader this is
 	}
 }
@@ -60,7 +60,9 @@ func (i *instance) stopped(ctx context.Context) {
 	switch status {
 	case "guest-panicked":
 		f = sandbox.NewFailure(sandbox.KindGuestPanicked, "the system of the full VM panicked")
-	case "internal-error", "io-error":
+	case "io-error": // the one error of its disk that stops a machine: there is no room for what it writes
+		f = sandbox.NewFailure(sandbox.KindStoreFault, "the node has no room for what the full VM writes")
+	case "internal-error":
 		f = sandbox.NewFailure(sandbox.KindVMMCrashed, "QEMU stopped the full VM: %s", status)
 	default:
 		f = sandbox.NewFailure(sandbox.KindInitKilled, "the full VM was switched off from inside")

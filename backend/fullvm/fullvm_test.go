@@ -62,7 +62,7 @@ func importDisk(t testing.TB, store *posix.Store, image []byte, query string) *d
 }
 
 // node starts an edge over full VMs of a disk.
-func node(t *testing.T, image []byte, query string) *sandboxtest.Node {
+func node(t testing.TB, image []byte, query string) *sandboxtest.Node {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}

@@ -50,6 +50,8 @@ async def test_screen(node: Node, machine: Sandbox) -> None:
         screen.press("shift", "x")
         screen.move(719, 399)
     await shown(machine, "X")
+    node.kill("edge")
+    await shown(machine, "X")  # asked again until it is back
     reader, writer = await machine.screen.vnc()
     assert (await reader.readexactly(12)).startswith(b"RFB 003.")
     writer.close()
