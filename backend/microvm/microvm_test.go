@@ -127,12 +127,27 @@ func TestPanic(t *testing.T) {
 	}
 }
 
+// sweepAtEnd removes whatever a test that fails leaves running.
+func sweepAtEnd(t *testing.T, f sandboxtest.Factory, node sandbox.EdgeID, state string) {
+	t.Cleanup(func() {
+		d := f.Backend(t, node, state)
+		left, err := d.Sweep(context.Background(), func(sandbox.ID) bool { return false })
+		if len(left) > 0 || err != nil {
+			t.Errorf("left running: %q, %v", left, err)
+		}
+		if err := d.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestSuccessor: another driver over the same state, as after kill -9 of the edge, finds the machine and what is left
 // of others, those included that were ready and nobody's.
 func TestSuccessor(t *testing.T) {
 	slow(t)
 	f := warmFactory(t, 1, t.TempDir())
 	state, node := t.TempDir(), sandbox.NewEdgeID()
+	sweepAtEnd(t, f, node, state)
 	first := f.Backend(t, node, state)
 	spec := &sandbox.Spec{Backend: sandbox.BackendMicroVM, Layers: []sandbox.LayerRef{{Digest: f.Layers[0].Digest}},
 		Limits: sandbox.Limits{MemoryBytes: 128 << 20, CPUMillis: 1000, Pids: 100, DiskBytes: 16 << 20, ShmBytes: 8 << 20}}

@@ -57,8 +57,9 @@ type pool struct {
 
 	mu      sync.Mutex
 	stocks  map[shape]*stock
-	busy    int       // creations under way
-	ended   time.Time // when the last one ended
+	busy    int         // creations under way
+	ended   time.Time   // when the last one ended
+	dead    []*instance // were ready, and ended by themselves
 	stop    context.CancelFunc
 	stopped chan struct{} // nil = it does not run
 	closed  bool
@@ -93,7 +94,7 @@ func (p *pool) begin(s shape, disk int64) (i *instance, t *template, end func())
 		st.ready = st.ready[1:]
 		select {
 		case <-i.done:
-			go p.drop(i)
+			p.dead = append(p.dead, i)
 			i = nil
 		default:
 		}
@@ -173,6 +174,7 @@ func (p *pool) next(now time.Time) (best *stock, give []*instance, wait time.Dur
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	wait = p.d.cfg.WarmIdle
+	give, p.dead = p.dead, nil
 	for len(p.stocks) > maxShapes {
 		var oldest *stock
 		for _, st := range p.stocks {
@@ -286,7 +288,7 @@ func (p *pool) close() {
 		<-stopped
 	}
 	p.mu.Lock()
-	var all []*instance
+	all := p.dead
 	for _, st := range p.stocks {
 		all = append(all, st.ready...)
 	}

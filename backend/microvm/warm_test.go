@@ -93,7 +93,9 @@ func TestDamagedTemplate(t *testing.T) {
 	spec := &sandbox.Spec{Backend: sandbox.BackendMicroVM, Layers: []sandbox.LayerRef{{Digest: f.Layers[0].Digest}},
 		Limits: sandbox.Limits{MemoryBytes: 64 << 20, CPUMillis: 1000, Pids: 100, DiskBytes: 16 << 20, ShmBytes: 8 << 20}}
 	made := func() string { // a node's life; returns when its template was made
-		d := f.Backend(t, sandbox.NewEdgeID(), t.TempDir())
+		node, state := sandbox.NewEdgeID(), t.TempDir()
+		sweepAtEnd(t, f, node, state)
+		d := f.Backend(t, node, state)
 		i, err := d.Create(t.Context(), spec)
 		if err != nil {
 			t.Fatal(err)

@@ -22,7 +22,7 @@ var programs = []struct {
 const calm = 5 * time.Minute
 
 func (b *bench) create(ctx context.Context, backend dsecv1.Backend, workspace string) (string, error) {
-	ttl := 3600.0
+	ttl, patience := 3600.0, 600.0
 	env := &dsecv1.Environment{Base: "debian"}
 	if workspace != "" {
 		env.Workspace = workspace
@@ -31,7 +31,7 @@ func (b *bench) create(ctx context.Context, backend dsecv1.Backend, workspace st
 		Environment: env, Backend: backend,
 		Limits:     &dsecv1.Limits{MemoryBytes: 128 << 20, CpuMillis: 1000, Pids: 128, DiskBytes: 64 << 20, ShmBytes: 16 << 20},
 		Labels:     map[string]string{"job": "bench"},
-		TtlSeconds: &ttl,
+		TtlSeconds: &ttl, CreateTimeoutSeconds: &patience,
 	}})
 	if err != nil {
 		return "", err

@@ -17,7 +17,7 @@ func traces(state string) []string {
 	if to, err := os.Readlink(filepath.Join(state, "run", "shells")); err == nil {
 		out = append(out, to)
 	}
-	for _, note := range []string{"run/cgroups.json", "edge/fncall/groups.json"} {
+	for _, note := range []string{"run/cgroups.json", "run/vm/cgroups.json", "edge/fncall/groups.json"} {
 		b, err := os.ReadFile(filepath.Join(state, note))
 		var l cgroup.Layout
 		if err != nil || json.Unmarshal(b, &l) != nil {
@@ -42,12 +42,13 @@ func Leftovers(state string, groups ...string) ([]string, error) {
 	self := fmt.Sprintf("/proc/%d/cmdline", os.Getpid())
 	for _, p := range procs {
 		exe, _ := os.Readlink(filepath.Dir(p) + "/exe")
+		cwd, _ := os.Readlink(filepath.Dir(p) + "/cwd") // machines run in their directories
 		b, err := os.ReadFile(p)
 		if err != nil || p == self {
 			continue
 		}
 		line := strings.ReplaceAll(strings.TrimRight(string(b), "\x00"), "\x00", " ")
-		ours := strings.HasPrefix(exe, state+"/") || filepath.Base(exe) == "dsec" && strings.Contains(line, state)
+		ours := strings.HasPrefix(exe, state+"/") || strings.HasPrefix(cwd, state+"/run/") || filepath.Base(exe) == "dsec" && strings.Contains(line, state)
 		if ours {
 			out = append(out, "process "+line)
 		}
