@@ -13,7 +13,7 @@ import (
 
 func newEnv() *cobra.Command {
 	cmd := &cobra.Command{Use: "env", Short: "Name stacks of layers (environments), look into them, remove them"}
-	cmd.AddCommand(newEnvCreate(), newEnvLs(), newEnvInspect(), newEnvRm())
+	cmd.AddCommand(newEnvCreate(), newEnvLs(), newEnvInspect(), newEnvRm(), newEnvDiff(), newEnvVerify(), newEnvTrace(), newLayerGC())
 	return cmd
 }
 

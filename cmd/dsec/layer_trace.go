@@ -33,11 +33,6 @@ chunks in which they lie. It needs root on a node that reads layers on demand. -
 		if err != nil {
 			return err
 		}
-		abs, err := filepath.Abs(dir)
-		if err != nil {
-			return err
-		}
-		d := stateDir(abs)
 		c, err := newClient()
 		if err != nil {
 			return err
@@ -47,30 +42,40 @@ chunks in which they lie. It needs root on a node that reads layers on demand. -
 		if err != nil {
 			return err
 		}
-		var rows [][]string
 		l := found.GetLayer()
-		for _, digest := range append(l.GetBelow(), l.GetDigest()) {
-			t, err := readTrace(cmd.Context(), d, digest)
-			if errors.Is(err, sandbox.ErrNotFound) { // nobody here needed it
-				t, err = &lazy.Trace{Digest: layer.Digest(digest), Chunks: [][2]int{}}, nil
-			}
-			if err != nil {
-				return fmt.Errorf("trace of %s: %w", digest, err)
-			}
-			if wantJSON(cmd) {
-				if err := json.NewEncoder(cmd.OutOrStdout()).Encode(t); err != nil {
-					return err
-				}
-				continue
-			}
-			rows = append(rows, []string{shortDigest(digest), bytesText(t.DataBytes), bytesText(t.ReadBytes), fmt.Sprintf("%.1f%%", 100*t.Share), bytesText(t.ChunkBytes)})
-		}
-		if wantJSON(cmd) {
-			return nil
-		}
-		return table(cmd.OutOrStdout(), "LAYER DATA READ SHARE IN-CHUNKS", rows)
+		return printTraces(cmd, dir, append(l.GetBelow(), l.GetDigest()))
 	}
 	return cmd
+}
+
+// printTraces shows what the node whose state is in dir has read of layers.
+func printTraces(cmd *cobra.Command, dir string, digests []string) error {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	d := stateDir(abs)
+	var rows [][]string
+	for _, digest := range digests {
+		t, err := readTrace(cmd.Context(), d, digest)
+		if errors.Is(err, sandbox.ErrNotFound) { // nobody here needed it
+			t, err = &lazy.Trace{Digest: layer.Digest(digest), Chunks: [][2]int{}}, nil
+		}
+		if err != nil {
+			return fmt.Errorf("trace of %s: %w", digest, err)
+		}
+		if wantJSON(cmd) {
+			if err := json.NewEncoder(cmd.OutOrStdout()).Encode(t); err != nil {
+				return err
+			}
+			continue
+		}
+		rows = append(rows, []string{shortDigest(digest), bytesText(t.DataBytes), bytesText(t.ReadBytes), fmt.Sprintf("%.1f%%", 100*t.Share), bytesText(t.ChunkBytes)})
+	}
+	if wantJSON(cmd) {
+		return nil
+	}
+	return table(cmd.OutOrStdout(), "LAYER DATA READ SHARE IN-CHUNKS", rows)
 }
 
 // readTrace gets the trace of one layer. Error: sandbox.ErrNotFound when it is not on the node, and so was not read there.
