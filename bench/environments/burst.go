@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,79 +18,19 @@ import (
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/bench/measure"
 	"github.com/opendsec/dsec/client"
-	"github.com/opendsec/dsec/internal/testkit"
 )
 
-func init() { parts = append(parts, part{"burst", burst}, part{"first", firstCommand}) }
+func init() { parts = append(parts, part{"burst", burst}) }
 
 const (
-	storeRate  = 100e6 // bytes a second
-	storeDelay = 2 * time.Millisecond
-	images     = 40
-	perImage   = 5
-	atOnce     = 16
-	pulls      = 4 // eager transfers at once
+	perImage = 5
+	atOnce   = 16
+	pulls    = 4 // eager transfers at once
 )
 
-// remote is a node whose layers lie in a throttled S3 store.
-type remote struct {
-	*testkit.Node
-	b     *bench
-	state string
-	store *testkit.S3
-	slow  *throttle
-	args  []string
-}
-
-func (b *bench) remote(ctx context.Context, work string, opts ...string) (*remote, error) {
-	r := &remote{b: b, state: filepath.Join(work, "node")}
-	var err error
-	if r.store, err = testkit.StartS3(ctx, filepath.Join(work, "s3"), "layers"); err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(filepath.Join(work, "files"), 0o700); err != nil {
-		return nil, errors.Join(err, r.store.Stop())
-	}
-	if r.slow, err = newThrottle(r.store.Endpoint, filepath.Join(work, "files"), storeRate, storeDelay); err != nil {
-		return nil, errors.Join(err, r.store.Stop())
-	}
-	keys := filepath.Join(work, "credentials")
-	text := fmt.Sprintf("[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n", r.store.Access, r.store.Secret)
-	if err := os.WriteFile(keys, []byte(text), 0o600); err != nil {
-		return nil, err
-	}
-	r.args = append([]string{"--opt", fmt.Sprintf("store=s3://layers?endpoint=%s&credentials=%s", r.slow.URL, keys)}, opts...)
-	return r, r.up(ctx)
-}
-
-func (r *remote) up(ctx context.Context) (err error) {
-	r.Node, err = testkit.StartNode(ctx, r.b.dsec, r.state, r.args...)
-	return err
-}
-
-// forget starts the node again without anything of any layer.
-func (r *remote) forget(ctx context.Context) error {
-	if _, err := r.Stop(); err != nil {
-		return err
-	}
-	if err := os.RemoveAll(filepath.Join(r.state, "lazy")); err != nil {
-		return err
-	}
-	return r.up(ctx)
-}
-
-func (r *remote) close() error {
-	left, err := r.Stop()
-	if len(left) > 0 {
-		err = errors.Join(err, fmt.Errorf("left behind: %v", left))
-	}
-	r.slow.close()
-	return errors.Join(err, r.store.Stop())
-}
-
-// task runs one sandbox of an image: created, a real program, stopped.
-func (r *remote) task(ctx context.Context, image, script string) error {
-	made, err := r.Client.Create(ctx, &dsecv1.CreateSandboxRequest{Spec: &dsecv1.SandboxSpec{Environment: &dsecv1.Environment{Base: image}}})
+// task runs one sandbox: created, a real program, stopped.
+func (r *remote) task(ctx context.Context, env *dsecv1.Environment, script string) error {
+	made, err := r.Client.Create(ctx, &dsecv1.CreateSandboxRequest{Spec: &dsecv1.SandboxSpec{Environment: env}})
 	if err != nil {
 		return err
 	}
@@ -122,7 +61,7 @@ func (r *remote) all(ctx context.Context, scripts []string, ready func(i int) <-
 			}
 			turns <- struct{}{}
 			defer func() { <-turns }()
-			if err := r.task(ctx, imageName(i), scripts[i]); err != nil {
+			if err := r.task(ctx, &dsecv1.Environment{Base: imageName(i)}, scripts[i]); err != nil {
 				mu.Lock()
 				failures++
 				if first == nil {
@@ -146,37 +85,34 @@ func burst(ctx context.Context, b *bench) (err error) {
 	if err != nil {
 		return err
 	}
+	defer maker.close()
 	work, err := os.MkdirTemp(b.work, "burst-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(work)
-	r, err := b.remote(ctx, work, "--opt", "pool=4g", "--opt", "warm=16", "--opt", "cache=16g")
+	unmount, err := compressed(ctx, work, "s3", 40<<30)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unmount()) }()
+	r, err := b.remote(ctx, work, maker, "--opt", "pool=4g", "--opt", "warm=16", "--opt", "cache=16g")
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.close()) }()
 	var scripts []string
 	var packed, unpacked int64
-	for i := range images {
-		fmt.Fprintf(os.Stderr, "\rimage %d of %d", i+1, images)
-		gz := filepath.Join(work, "files", imageName(i)+".tar.gz")
-		size, err := maker.gzipped(gz, i)
+	for i := range b.images {
+		fmt.Fprintf(os.Stderr, "\rimage %d of %d", i+1, b.images)
+		image, err := maker.image(i)
 		if err != nil {
 			return err
 		}
-		st, err := os.Stat(gz)
-		if err != nil {
-			return err
-		}
-		packed, unpacked = packed+st.Size(), unpacked+size
-		f, err := os.Open(gz)
-		if err != nil {
-			return err
-		}
-		_, err = r.Client.UploadLayer(ctx, client.Upload{Kind: "base", Name: imageName(i)}, f, nil)
-		f.Close()
-		if err != nil {
+		packed, unpacked = packed+image.packed, unpacked+image.unpacked
+		body := image.open()
+		_, err = r.Client.UploadLayer(ctx, client.Upload{Kind: "base", Name: imageName(i)}, body, nil)
+		if err = errors.Join(err, body.Close()); err != nil {
 			return err
 		}
 		scripts = append(scripts, "python3 -c '"+program(maker.draw(i))+"'")
@@ -188,23 +124,27 @@ func burst(ctx context.Context, b *bench) (err error) {
 	r.slow.on.Store(true)
 	keep := func(name string, took time.Duration, failures int, first error, to ...string) {
 		row := measure.FromValues(name, "s", []float64{took.Seconds()}, failures)
-		row.N = images * perImage
+		row.N = b.images * perImage
 		if first != nil {
 			row.Note = "first failure: " + first.Error()
 		}
 		b.add(row, to...)
 	}
 	r.slow.bytes.Store(0)
+	fmt.Fprintln(os.Stderr, "images made; the tasks, on demand")
 	took, failures, first := r.all(ctx, scripts, nil)
 	fetched := r.slow.bytes.Load()
 	written := treeBytes(filepath.Join(r.state, "lazy"))
 	keep("burst_on_demand", took, failures, first)
+	fmt.Fprintln(os.Stderr, "the tasks, cached")
 	took, failures, first = r.all(ctx, scripts, nil)
 	keep("burst_cached", took, failures, first)
-	e := &eager{r: r, dir: filepath.Join(work, "eager"), ready: make([]chan struct{}, images)}
+	fmt.Fprintln(os.Stderr, "the tasks, eager")
+	e := &eager{r: r, dir: filepath.Join(work, "eager"), ready: make([]chan struct{}, b.images)}
 	took, moved, failures, first := e.run(ctx, scripts)
 	keep("burst_eager", took, failures, first, "burst_on_demand")
 	keep("burst_eager_transfer", moved, 0, nil, "burst_cached")
+	b.add(measure.FromValues("burst_eager_removal", "s", []float64{e.removal.Seconds()}, 0))
 	for i := range b.rows {
 		if b.rows[i].Name == "burst_on_demand" {
 			for _, o := range b.rows {
@@ -225,49 +165,75 @@ func burst(ctx context.Context, b *bench) (err error) {
 	return nil
 }
 
-// program is the task: it loads what its image has, and computes.
+// program is the task: it imports what needs little compiling (wheels bring no bytecode), reads the sources of the other packages,
+// and computes.
 func program(packages []string) string {
-	names := map[string]string{"pillow": "PIL", "scikit-image": "scipy.ndimage", "scipy": "scipy.linalg"}
-	var imports []string
+	light := map[string]string{"numpy": "numpy", "scipy": "scipy", "django": "django", "pillow": "PIL.Image", "lxml": "lxml.etree", "babel": "babel"}
+	folders := map[string]string{"scikit-image": "skimage"}
+	imports, read := []string{"glob", "sys"}, []string{}
 	for _, p := range packages {
-		if n := names[p]; n != "" {
-			p = n
+		if name := light[p]; name != "" {
+			imports = append(imports, name)
+			continue
 		}
-		switch p {
-		case "pandas", "matplotlib": // need others, which the image may lack
-			p = "numpy.fft"
+		if f := folders[p]; f != "" {
+			p = f
 		}
-		imports = append(imports, p)
+		read = append(read, "/"+pythonPackages+p+"/**/__init__.py")
 	}
-	return "import " + strings.Join(imports, ", ") + "; a = numpy.random.rand(300, 300); s = sum(float((a @ a).trace()) for _ in range(40)); print(s > 0)"
+	return fmt.Sprintf("import %s; sys.dont_write_bytecode = True; n = sum(len(open(f, \"rb\").read()) for p in %q.split() for f in glob.glob(p, recursive=True)); "+
+		"a = numpy.random.rand(300, 300); s = sum(float((a @ a).trace()) for _ in range(10)); print(n, s > 0)", strings.Join(imports, ", "), strings.Join(read, " "))
 }
 
 // eager pulls each image whole and unpacks it on the node's disk before its sandboxes start. They then run on cached layers,
-// which costs it nothing more.
+// which costs it nothing more. What was unpacked is removed beside it, so that it fits on the disk.
 type eager struct {
 	r       *remote
 	dir     string
 	ready   []chan struct{}
 	written int64
+	removal time.Duration // what the removing took, of which a part lies in the time that is measured
 }
+
+// maxTrees is how many unpacked images are on the disk at a time, beside those that are being unpacked.
+const maxTrees = 2
 
 func (e *eager) run(ctx context.Context, scripts []string) (took, moved time.Duration, failures int, first error) {
 	for i := range e.ready {
 		e.ready[i] = make(chan struct{})
 	}
 	start := time.Now()
-	next := make(chan int, images)
-	for i := range images {
+	next := make(chan int, len(e.ready))
+	for i := range e.ready {
 		next <- i
 	}
 	close(next)
 	var wg sync.WaitGroup
-	errs := make([]error, images)
+	var mu sync.Mutex
+	var errs []error
+	old := make(chan string, maxTrees)
+	removed := make(chan struct{})
+	go func() {
+		defer close(removed)
+		for dir := range old {
+			e.written += treeBytes(dir)
+			start := time.Now()
+			err := os.RemoveAll(dir)
+			e.removal += time.Since(start)
+			mu.Lock()
+			errs = append(errs, err)
+			mu.Unlock()
+		}
+	}()
 	for range pulls {
 		wg.Go(func() {
 			for i := range next {
-				errs[i] = e.pull(ctx, i)
+				err := e.pull(ctx, i)
+				mu.Lock()
+				errs = append(errs, err)
+				mu.Unlock()
 				close(e.ready[i])
+				old <- e.tree(i)
 			}
 		})
 	}
@@ -278,17 +244,20 @@ func (e *eager) run(ctx context.Context, scripts []string) (took, moved time.Dur
 	}()
 	took, failures, first = e.r.all(ctx, scripts, func(i int) <-chan struct{} { return e.ready[i] })
 	moved = <-done
-	e.written = treeBytes(e.dir)
+	close(old)
+	<-removed
 	return took, moved, failures, errors.Join(first, errors.Join(errs...))
 }
 
+func (e *eager) tree(i int) string { return filepath.Join(e.dir, imageName(i)) }
+
 // pull transfers and unpacks an image.
 func (e *eager) pull(ctx context.Context, i int) error {
-	dir := filepath.Join(e.dir, imageName(i))
+	dir := e.tree(i)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.r.slow.URL+"/files/"+imageName(i)+".tar.gz", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/files/%d", e.r.slow.URL, i), nil)
 	if err != nil {
 		return err
 	}
@@ -317,60 +286,4 @@ func treeBytes(dir string) (n int64) {
 		return nil
 	})
 	return n
-}
-
-// firstCommand is the time to the first result of an image that the node has never seen, by its size.
-func firstCommand(ctx context.Context, b *bench) (err error) {
-	work, err := os.MkdirTemp(b.work, "first-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(work)
-	debian, err := testkit.DebianBase(ctx)
-	if err != nil {
-		return err
-	}
-	r, err := b.remote(ctx, work, "--opt", "pool=1g", "--opt", "warm=8")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.close()) }()
-	sizes := []struct {
-		name         string
-		files, bytes int
-	}{{"10mb", 400, 10 << 20}, {"1gb", 40_000, 1 << 30}}
-	for _, s := range sizes {
-		image, err := smallImage(debian, s.files, s.bytes)
-		if err != nil {
-			return err
-		}
-		if _, err := r.Client.UploadLayer(ctx, client.Upload{Kind: "base", Name: "first-" + s.name}, bytes.NewReader(image), nil); err != nil {
-			return err
-		}
-	}
-	times := map[string][]float64{}
-	for range max(b.n/3, 3) {
-		for _, s := range sizes {
-			r.slow.on.Store(false)
-			if err := r.forget(ctx); err != nil {
-				return err
-			}
-			r.slow.on.Store(true)
-			start := time.Now()
-			made, err := r.Client.Create(ctx, &dsecv1.CreateSandboxRequest{Spec: &dsecv1.SandboxSpec{Environment: &dsecv1.Environment{Base: "first-" + s.name}}})
-			if err != nil {
-				return err
-			}
-			if _, err := r.Client.Commands.Exec(ctx, &dsecv1.ExecRequest{SandboxId: made[0].GetId(), OperationId: client.NewOperationID(), Command: &dsecv1.CommandSpec{Argv: []string{"true"}}}); err != nil {
-				return err
-			}
-			times[s.name] = append(times[s.name], ms(time.Since(start)))
-			if err := stopAll(ctx, r.Node, made); err != nil {
-				return err
-			}
-		}
-	}
-	b.add(measure.FromValues("first_command_10mb", "ms", times["10mb"], 0))
-	b.add(measure.FromValues("first_command_1gb", "ms", times["1gb"], 0), "first_command_10mb")
-	return nil
 }

@@ -6,14 +6,18 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/opendsec/dsec/internal/testkit"
 )
@@ -27,14 +31,31 @@ var wheels = []string{
 // pythonPackages is where Debian's python3 looks.
 const pythonPackages = "usr/local/lib/python3.11/dist-packages/"
 
-// imageMaker makes images of a Debian tree and PyPI packages. No two begin alike, so that they share no chunks.
+// imageMaker makes images of a Debian tree and PyPI packages. No two begin alike, so that they share no chunks. It keeps
+// the pieces of their archives, which are archives themselves, and compressed: an image is some of them in a row.
 type imageMaker struct {
 	debian string            // a tar
 	wheels map[string]string // by name
+	dir    string            // of pieces, <name>.tar.gz
+
+	mu     sync.Mutex
+	pieces map[string]piece
+}
+
+// piece is a part of images' archives.
+type piece struct {
+	path             string
+	packed, unpacked int64 // bytes
+}
+
+// image is an archive of several members.
+type image struct {
+	pieces           []piece
+	packed, unpacked int64
 }
 
 func newImageMaker(ctx context.Context, cache string) (*imageMaker, error) {
-	m := &imageMaker{wheels: map[string]string{}}
+	m := &imageMaker{wheels: map[string]string{}, pieces: map[string]piece{}}
 	var err error
 	if m.debian, err = testkit.DebianBase(ctx); err != nil {
 		return nil, err
@@ -46,27 +67,33 @@ func newImageMaker(ctx context.Context, cache string) (*imageMaker, error) {
 	if out, err := exec.CommandContext(ctx, "python3", args...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("pip download: %w\n%s", err, out)
 	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
 	for _, w := range wheels {
 		name, version, _ := strings.Cut(w, "==")
-		found, err := filepath.Glob(filepath.Join(dir, strings.ReplaceAll(name, "-", "?")+"-"+version+"-*.whl"))
-		if err == nil && len(found) == 0 {
-			upper, _ := filepath.Glob(filepath.Join(dir, strings.ToUpper(name[:1])+strings.ReplaceAll(name[1:], "-", "?")+"-"+version+"-*.whl"))
-			found = upper
-		}
-		if err != nil || len(found) == 0 {
+		found := slices.IndexFunc(files, func(f os.DirEntry) bool {
+			// Names of files may have other capitals, and _ for -.
+			return strings.HasPrefix(strings.ReplaceAll(strings.ToLower(f.Name()), "_", "-"), name+"-"+version+"-")
+		})
+		if found < 0 {
 			return nil, fmt.Errorf("%s: not among the wheels in %s", w, dir)
 		}
-		m.wheels[name] = found[0]
+		m.wheels[name] = filepath.Join(dir, files[found].Name())
 	}
-	return m, nil
+	m.dir, err = os.MkdirTemp(cache, "bench-pieces-")
+	return m, err
 }
 
-// draw says which packages image i has: numpy, scipy, and two others.
+func (m *imageMaker) close() { _ = os.RemoveAll(m.dir) }
+
+// draw says which packages image i has: numpy and two others.
 func (m *imageMaker) draw(i int) []string {
-	names := []string{"numpy", "scipy"}
+	names := []string{"numpy"}
 	rng := rand.New(rand.NewPCG(uint64(i), 1))
-	for len(names) < 4 {
-		name, _, _ := strings.Cut(wheels[2+rng.IntN(len(wheels)-2)], "==")
+	for len(names) < 3 {
+		name, _, _ := strings.Cut(wheels[1+rng.IntN(len(wheels)-1)], "==")
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
@@ -74,40 +101,129 @@ func (m *imageMaker) draw(i int) []string {
 	return names
 }
 
-// write writes image i as a tar.
-func (m *imageMaker) write(w io.Writer, i int) error {
-	tw := tar.NewWriter(w)
-	put := func(name string, data []byte) error {
-		if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(data))}); err != nil {
-			return err
-		}
-		_, err := tw.Write(data)
-		return err
-	}
+// image puts image i together.
+func (m *imageMaker) image(i int) (*image, error) {
 	// Contents lie in the order of names: this one, first and of another length in each image, moves all others.
-	first := make([]byte, (i%63+1)*4096)
-	rng := rand.New(rand.NewPCG(uint64(i), 2))
-	for n := range first {
-		first[n] = byte(rng.Uint32())
-	}
-	if err := put("0-image", first); err != nil {
-		return err
-	}
-	for _, name := range m.draw(i) {
-		if err := m.unpack(put, m.wheels[name]); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+	first := func(put func(string, []byte) error) error {
+		data := make([]byte, (i%63+1)*4096)
+		rng := rand.New(rand.NewPCG(uint64(i), 2))
+		for n := range data {
+			data[n] = byte(rng.Uint32())
 		}
+		return put("0-image", data)
 	}
-	if err := tw.Flush(); err != nil {
-		return err
+	out := &image{}
+	p, err := m.piece(fmt.Sprintf("image-%d", i), first)
+	for _, name := range append(m.draw(i), "debian") {
+		if err != nil {
+			return nil, err
+		}
+		out.add(p)
+		p, err = m.part(name)
 	}
-	f, err := os.Open(m.debian)
+	out.add(p)
+	return out, err
+}
+
+func (i *image) add(p piece) {
+	i.pieces = append(i.pieces, p)
+	i.packed, i.unpacked = i.packed+p.packed, i.unpacked+p.unpacked
+}
+
+// part is a wheel, or the Debian tree: "debian".
+func (m *imageMaker) part(name string) (piece, error) {
+	if name == "debian" {
+		return m.piece(name, nil)
+	}
+	return m.piece(name, func(put func(string, []byte) error) error { return m.unpack(put, m.wheels[name]) })
+}
+
+// piece makes a piece, unless it is there: of what fill puts, or the Debian tree.
+func (m *imageMaker) piece(name string, fill func(put func(string, []byte) error) error) (piece, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, ok := m.pieces[name]
+	if ok {
+		return p, nil
+	}
+	p = piece{path: filepath.Join(m.dir, name+".tar.gz")}
+	f, err := os.Create(p.path)
+	if err != nil {
+		return p, err
+	}
+	defer f.Close()
+	z, err := gzip.NewWriterLevel(f, gzip.BestSpeed)
+	if err != nil {
+		return p, err
+	}
+	c := &counter{w: z}
+	if fill == nil {
+		err = copyFile(c, m.debian)
+	} else {
+		// No end of the archive: another piece follows.
+		tw := tar.NewWriter(c)
+		err = fill(func(name string, data []byte) error {
+			if err := tw.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(data))}); err != nil {
+				return err
+			}
+			_, err := tw.Write(data)
+			return err
+		})
+		err = errors.Join(err, tw.Flush())
+	}
+	if err = errors.Join(err, z.Close()); err != nil {
+		return p, err
+	}
+	st, err := f.Stat()
+	if err != nil {
+		return p, err
+	}
+	p.packed, p.unpacked = st.Size(), c.n
+	m.pieces[name] = p
+	return p, nil
+}
+
+func copyFile(w io.Writer, path string) error {
+	f, err := os.Open(path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	_, err = io.Copy(w, f)
 	return err
+}
+
+// open reads an image's archive, gzip of several members.
+func (i *image) open() io.ReadCloser {
+	r, w := io.Pipe()
+	go func() {
+		for _, p := range i.pieces {
+			if err := copyFile(w, p.path); err != nil {
+				w.CloseWithError(err)
+				return
+			}
+		}
+		w.Close()
+	}()
+	return r
+}
+
+// ServeHTTP answers with the archive of the image whose number is the path.
+func (m *imageMaker) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	n, err := strconv.Atoi(r.URL.Path)
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	i, err := m.image(n)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Length", strconv.FormatInt(i.packed, 10))
+	body := i.open()
+	defer body.Close()
+	_, _ = io.Copy(w, body)
 }
 
 func (m *imageMaker) unpack(put func(string, []byte) error, wheel string) error {
@@ -134,27 +250,6 @@ func (m *imageMaker) unpack(put func(string, []byte) error, wheel string) error 
 		}
 	}
 	return nil
-}
-
-// gzipped writes an image as registries keep it, and returns its unpacked size.
-func (m *imageMaker) gzipped(path string, i int) (int64, error) {
-	f, err := os.Create(path)
-	if err != nil {
-		return 0, err
-	}
-	defer f.Close()
-	z, err := gzip.NewWriterLevel(f, gzip.BestSpeed)
-	if err != nil {
-		return 0, err
-	}
-	c := &counter{w: z}
-	if err := m.write(c, i); err != nil {
-		return 0, err
-	}
-	if err := z.Close(); err != nil {
-		return 0, err
-	}
-	return c.n, f.Close()
 }
 
 type counter struct {

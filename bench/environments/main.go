@@ -28,7 +28,9 @@ type bench struct {
 	dsec string
 	work string // a directory on disk, of this run
 	n    int
-	rows []measure.Row
+	// images is how many a burst runs over.
+	images int
+	rows   []measure.Row
 }
 
 func main() {
@@ -41,7 +43,9 @@ func main() {
 	only := flag.String("only", "", "comma-separated parts to run (all)")
 	flag.StringVar(&b.dsec, "dsec", "bin/dsec", "the dsec binary, with dsec-init beside it")
 	flag.IntVar(&b.n, "n", 30, "runs of each figure")
+	flag.IntVar(&b.images, "images", 40, "images of the burst, 300 MB and more each")
 	flag.Parse()
+	start := time.Now()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	err := b.run(ctx, cache, *only)
@@ -53,6 +57,7 @@ func main() {
 	if err == nil {
 		err = measure.Save(*out, b.rows)
 	}
+	fmt.Fprintln(os.Stderr, "measured in", time.Since(start).Round(time.Second))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -71,9 +76,11 @@ func (b *bench) run(ctx context.Context, cache, only string) error {
 			continue
 		}
 		fmt.Fprintln(os.Stderr, "measuring", p.name)
+		start := time.Now()
 		if err := p.run(ctx, b); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
+		fmt.Fprintln(os.Stderr, p.name, "took", time.Since(start).Round(time.Second))
 	}
 	return nil
 }

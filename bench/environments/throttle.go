@@ -26,8 +26,8 @@ type throttle struct {
 	free time.Time // until when what was let through takes
 }
 
-// newThrottle serves the store at endpoint, and files of dir below /files/.
-func newThrottle(endpoint, dir string, rate float64, delay time.Duration) (*throttle, error) {
+// newThrottle serves the store at endpoint, and files below /files/.
+func newThrottle(endpoint string, files http.Handler, rate float64, delay time.Duration) (*throttle, error) {
 	to, err := url.Parse(endpoint)
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func newThrottle(endpoint, dir string, rate float64, delay time.Duration) (*thro
 		Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
 	}
 	mux := http.NewServeMux()
-	mux.Handle("/files/", http.StripPrefix("/files/", http.FileServer(http.Dir(dir))))
+	mux.Handle("/files/", http.StripPrefix("/files/", files))
 	mux.Handle("/", proxy)
 	t.srv = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if t.on.Load() {
