@@ -163,11 +163,13 @@ func (c *Catalogue) Delete(ctx context.Context, kind dsecv1.LayerKind, name, ver
 		}
 	}
 	var gone, left []*dsecv1.Layer
+	var before *record
 	err = change(ctx, c.kv, nameKey(kind, name), func(e Entry) ([]byte, bool, error) {
 		r, err := decodeRecord(e)
 		if err != nil {
 			return nil, false, err
 		}
+		before = &record{Last: r.Last, Versions: slices.Clone(r.Versions), Tags: maps.Clone(r.Tags)}
 		gone, left = nil, nil
 		for _, l := range r.Versions {
 			if version == "" || l.Version == version {
@@ -196,6 +198,11 @@ func (c *Catalogue) Delete(ctx context.Context, kind dsecv1.LayerKind, name, ver
 	})
 	if err != nil {
 		return nil, fmt.Errorf("delete: %w", err)
+	}
+	if !force {
+		if err := c.confirmDelete(ctx, kind, name, before, gone); err != nil {
+			return nil, fmt.Errorf("delete: %w", err)
+		}
 	}
 	// Once more: a Collect that saw the version still named has taken the note away.
 	if err := c.bury(ctx, gone); err != nil {

@@ -32,9 +32,11 @@ func (c *Catalogue) CreateEnvironment(ctx context.Context, e *dsecv1.NamedEnviro
 		return nil, fmt.Errorf("environment %s: %w", e.GetName(), err)
 	}
 	e = proto.Clone(e).(*dsecv1.NamedEnvironment)
+	var value, before []byte
 	err := change(ctx, c.kv, envPrefix+e.Name, func(old Entry) ([]byte, bool, error) {
 		e.UpdatedAt = timestamppb.New(c.now())
 		e.CreatedAt = e.UpdatedAt
+		before = old.Value
 		if old.Revision != 0 {
 			if !replace {
 				return nil, false, fmt.Errorf("environment %s: %w; choose another name, or replace it", e.Name, sandbox.ErrAlreadyExists)
@@ -49,8 +51,12 @@ func (c *Catalogue) CreateEnvironment(ctx context.Context, e *dsecv1.NamedEnviro
 		if err == nil && len(b) > maxRecord {
 			err = fmt.Errorf("environment %s: %w: it is larger than %d bytes", e.Name, sandbox.ErrInvalid, maxRecord)
 		}
+		value = b
 		return b, false, err
 	})
+	if err == nil {
+		err = c.confirm(ctx, e, value, before)
+	}
 	if err != nil {
 		return nil, err
 	}
