@@ -158,6 +158,8 @@ func sysctls() error {
 		"ipv4/conf/all/accept_redirects=0", "ipv4/conf/default/accept_redirects=0",
 		"ipv4/conf/all/rp_filter=0", "ipv4/conf/default/rp_filter=1", // what a sandbox sends has its own address
 		"ipv4/conf/all/arp_ignore=1", "ipv4/conf/all/arp_announce=2",
+		// The proxy ends most connections first; a sandbox that has the same port again within a minute would not get through.
+		"ipv4/tcp_max_tw_buckets=0",
 		"ipv6/conf/all/forwarding=1", "ipv6/conf/default/forwarding=1",
 		"ipv6/conf/default/accept_ra=0", "ipv6/conf/default/accept_dad=0", "ipv6/conf/default/dad_transmits=0",
 		"ipv6/conf/default/addr_gen_mode=1", "ipv6/conf/default/router_solicitations=0",
