@@ -84,6 +84,21 @@ func LandlockABI() (int, error) {
 	return int(n), nil
 }
 
+// RaiseFileLimit lets this process have at least n descriptors open, as far as it may.
+func RaiseFileLimit(n uint64) error {
+	var r unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
+		return err
+	}
+	if r.Cur >= n {
+		return nil
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: n, Max: max(n, r.Max)}); err == nil {
+		return nil
+	}
+	return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: min(n, r.Max), Max: r.Max})
+}
+
 // FileLimit returns how many descriptors this process may have open at most.
 func FileLimit() (uint64, error) {
 	var r unix.Rlimit

@@ -7,8 +7,10 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -125,6 +127,48 @@ func TestServerRefuses(t *testing.T) {
 			t.Errorf("%s: the connection goes on: %v", name, err)
 		}
 		c.Close()
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// exhausted is a listener that had no descriptors for a while.
+type exhausted struct {
+	net.Listener
+	times int
+}
+
+func (e *exhausted) Accept() (net.Conn, error) {
+	if e.times > 0 {
+		e.times--
+		return nil, &net.OpError{Op: "accept", Net: "unix", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return e.Listener.Accept()
+}
+
+// TestServerExhausted: a server without descriptors goes on, and takes an edge when it has some again.
+func TestServerExhausted(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	ln, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- NewServer(ServerConfig{}).Serve(ctx, &exhausted{ln, 2}) }()
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := write(c, frame{ID: 1, Hello: &hello{Protocol: protocol + 1}}); err != nil {
+		t.Fatal(err)
+	}
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+	if f, err := read(c); err != nil || f.Answer == nil {
+		t.Errorf("%+v %v", f, err)
 	}
 	cancel()
 	if err := <-done; err != nil {

@@ -64,6 +64,9 @@ func NewServer(cfg ServerConfig) *Server {
 	return &Server{cfg: cfg, busy: map[string]bool{}, pings: map[uint64]chan struct{}{}}
 }
 
+// acceptPause is how long a listener without descriptors waits for some.
+const acceptPause = 100 * time.Millisecond
+
 // Serve takes edges, of which the newest counts, until ctx ends. With it all connections of sandboxes end.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
@@ -76,6 +79,14 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	var last *session
 	for {
 		nc, err := ln.Accept()
+		if err != nil && ctx.Err() == nil && !errors.Is(err, net.ErrClosed) { // descriptors may be used up, and come back
+			s.cfg.Log.Warn("take an edge's connection", "err", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(acceptPause):
+			}
+			continue
+		}
 		if last != nil { // its words must not come after the next one's
 			last.conn.Close()
 			<-last.ended

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/policy/network"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -39,7 +40,7 @@ type Config struct {
 	DialTimeout  time.Duration // (10 s)
 	IdleTimeout  time.Duration // without a byte in either direction (1 h)
 
-	MaxConns   int // of all sandboxes (16,384)
+	MaxConns   int // of all sandboxes (16,384, or what the process's limit of open files has room for if that is less)
 	MaxSandbox int // of one (1,024); the program's limit of connections if that is less
 
 	// AllowECH accepts hellos that carry an encrypted one, by their outer name.
@@ -49,6 +50,16 @@ type Config struct {
 	Now func() time.Time
 }
 
+// usualConns is how many connections there may be. Each has two sockets and, while bytes move both ways, two pipes: six
+// descriptors; filesEach leaves as many again as a third of that for all else.
+const (
+	usualConns = 1 << 14
+	filesEach  = 8
+)
+
+// UsualFiles is how many descriptors a process must be allowed for as many connections as a Server takes without MaxConns.
+const UsualFiles = usualConns * filesEach
+
 func (c Config) withDefaults() (Config, error) {
 	if c.Origin == nil || c.Program == nil || c.Answered == nil || c.Dial == nil {
 		return c, fmt.Errorf("proxy: %w: Origin, Program, Answered and Dial are needed", sandbox.ErrInvalid)
@@ -56,7 +67,11 @@ func (c Config) withDefaults() (Config, error) {
 	set(&c.HelloTimeout, 10*time.Second)
 	set(&c.DialTimeout, 10*time.Second)
 	set(&c.IdleTimeout, time.Hour)
-	set(&c.MaxConns, 1<<14)
+	files, err := linux.FileLimit()
+	if err != nil {
+		return c, err
+	}
+	set(&c.MaxConns, int(min(usualConns, max(files/filesEach, 1))))
 	set(&c.MaxSandbox, 1<<10)
 	if c.Events == nil {
 		c.Events = func(Event) {}

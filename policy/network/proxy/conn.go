@@ -65,6 +65,7 @@ type conn struct {
 	active         atomic.Int64 // time of the last byte, Unix nanoseconds
 	sent, received atomic.Uint64
 	over           atomic.Bool // HTTP: the server has ended
+	gives          bool        // it gives way; guarded by Server.mu
 
 	mu       sync.Mutex
 	out      net.Conn // server's socket, for end
@@ -129,6 +130,9 @@ func (c *conn) serve(ctx context.Context) {
 	case cutFor.Why != "":
 		c.s.cut.Add(1)
 		e.Kind, e.Rule, e.Source, e.Why = Cut, cutFor.Rule, cutFor.Source, cutFor.Why
+	case ended == gaveWay:
+		c.s.limited.Add(1)
+		e.Kind, e.Why = Limited, ended
 	case errors.As(err, &r):
 		c.s.refused.Add(1)
 		e.Kind, e.Rule, e.Source, e.Why = Refused, r.Rule, r.Source, r.Why

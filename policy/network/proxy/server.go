@@ -20,13 +20,16 @@ type Server struct {
 	mu        sync.Mutex
 	conns     map[*conn]struct{}
 	sandboxes map[string]*sandboxState
+	having    map[*sandboxState]struct{} // sandboxes with connections
+	giving    int                        // connections that give way
 
 	accepted, refused, limited, failed, cut, ended, sent, received atomic.Uint64
 }
 
 // sandboxState is what is counted about one sandbox; guarded by Server.mu.
 type sandboxState struct {
-	conns map[*conn]struct{}
+	conns  map[*conn]struct{}
+	giving int // of conns
 	// Ends of allowed connections are apart from the rest, so that neither keeps the other from being recorded.
 	ends, others eventState
 }
@@ -60,7 +63,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{cfg: cfg, conns: map[*conn]struct{}{}, sandboxes: map[string]*sandboxState{}}, nil
+	return &Server{cfg: cfg, conns: map[*conn]struct{}{}, sandboxes: map[string]*sandboxState{}, having: map[*sandboxState]struct{}{}}, nil
 }
 
 // Serve takes connections from the listeners until ctx ends, and closes them. It returns when all connections have
@@ -135,50 +138,6 @@ func (s *Server) accept(ctx context.Context, ln net.Listener, wg *sync.WaitGroup
 			defer close(c.told)
 			c.serve(ctx)
 		})
-	}
-}
-
-// enter counts a connection; one too many is closed at once.
-func (s *Server) enter(ctx context.Context, c *conn) bool {
-	most := s.cfg.MaxSandbox
-	if p, ok := s.cfg.Program(c.flow.Key); ok && p.Limits.Connections > 0 {
-		most = min(most, int(p.Limits.Connections))
-	}
-	s.mu.Lock()
-	state := s.state(c.flow.Key)
-	why := ""
-	switch {
-	case ctx.Err() != nil:
-		why = "the proxy stops"
-	case len(s.conns) >= s.cfg.MaxConns:
-		why = "the node has too many connections"
-	case len(state.conns) >= most:
-		why = "too many connections of this sandbox"
-	default:
-		s.conns[c] = struct{}{}
-		state.conns[c] = struct{}{}
-		if len(state.conns) == 1 {
-			s.cfg.Busy(c.flow.Key, true)
-		}
-	}
-	s.mu.Unlock()
-	if why != "" {
-		s.limited.Add(1)
-		c.client.reset()
-		s.event(Event{Flow: c.flow, Kind: Limited, Why: why})
-		return false
-	}
-	return true
-}
-
-func (s *Server) leave(c *conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.conns, c)
-	state := s.state(c.flow.Key)
-	delete(state.conns, c)
-	if len(state.conns) == 0 {
-		s.cfg.Busy(c.flow.Key, false)
 	}
 }
 
