@@ -58,6 +58,9 @@ func (p *Program) Explain(host string, port uint16, proto Protocol) (Decision, e
 	}
 	if !both {
 		if d := p.Name(n); !d.Allowed {
+			if domain := p.domainOf(n); domain != "" {
+				d.Why += fmt.Sprintf("; as a service it stands for other names: ask for one of those, like %s", domain)
+			}
 			return d.Decision, nil
 		}
 		return p.explain(place{name: n}, proto, port), nil
@@ -67,6 +70,22 @@ func (p *Program) Explain(host string, port uint16, proto Protocol) (Decision, e
 		return Decision{}, invalid("explain %q: %q is no address", host, literal)
 	}
 	return p.explain(p.place(n, a), proto, port), nil
+}
+
+// domainOf is a domain of a service that a rule names; empty if none does.
+func (p *Program) domainOf(service string) string {
+	var all []string
+	for _, l := range p.layers {
+		for domain, terms := range l.exact {
+			if slices.ContainsFunc(terms, func(t int32) bool { return l.rules[l.terms[t].rule].Service == service }) {
+				all = append(all, domain)
+			}
+		}
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return slices.Min(all)
 }
 
 // explain asks each layer in turn.
