@@ -111,7 +111,7 @@ func (b *box) fire() {
 // append writes an entry and tells those who follow events.
 func (b *box) append(e *record.Entry) error {
 	if err := b.log.Append(e); err != nil {
-		return fmt.Errorf("record of sandbox %s: %w: %w", b.id, err, sandbox.ErrUnavailable)
+		return notRecorded(fmt.Sprintf("record of sandbox %s", b.id), err)
 	}
 	b.e.hub.publish(b, e)
 	return nil

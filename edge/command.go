@@ -127,7 +127,7 @@ func (b *box) admitCommand(spec *dsecv1.CommandSpec, operation string) (c *comma
 	entry, err := b.log.StartCommand(public)
 	if err != nil {
 		_ = b.step(lifecycle.Leave{})
-		return nil, false, fmt.Errorf("record command: %w: %w", err, sandbox.ErrUnavailable)
+		return nil, false, notRecorded("record command", err)
 	}
 	c = b.newCommand(public)
 	first = true

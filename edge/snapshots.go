@@ -172,7 +172,7 @@ func (s *snapshots) save(x *snapshot) error {
 	path := filepath.Join(s.dir, string(x.id))
 	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
-		return fmt.Errorf("record of snapshot %s: %w: %w", x.id, sandbox.ErrUnavailable, err)
+		return notRecorded(fmt.Sprintf("record of snapshot %s", x.id), err)
 	}
 	_, err = f.Write(b)
 	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
@@ -180,7 +180,7 @@ func (s *snapshots) save(x *snapshot) error {
 	}
 	if err != nil {
 		_ = os.Remove(path + ".new")
-		return fmt.Errorf("record of snapshot %s: %w: %w", x.id, sandbox.ErrUnavailable, err)
+		return notRecorded(fmt.Sprintf("record of snapshot %s", x.id), err)
 	}
 	return nil
 }
