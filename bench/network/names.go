@@ -295,7 +295,8 @@ func serveNames(s *linux.NetSpace) (stop func(), err error) {
 		m := new(dns.Msg)
 		m.SetReply(q)
 		if len(q.Question) == 1 && q.Question[0].Qtype == dns.TypeA {
-			if strings.HasPrefix(q.Question[0].Name, distant) {
+			// The node asks in letters of random case.
+			if strings.HasPrefix(strings.ToLower(q.Question[0].Name), distant) {
 				time.Sleep(distance)
 			}
 			m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: q.Question[0].Name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 300}, A: net.ParseIP(named)}}
