@@ -154,7 +154,7 @@ func (s *suite) forks(t *testing.T) {
 	_, err = s.Snapshots.ForkSandbox(b.Ctx, other)
 	WantCode(t, err, connect.CodeAlreadyExists, "another body")
 	for _, c := range children {
-		c.WantShell("cat /root/f; echo $A$B$KEY; pwd; grep -c db /etc/hosts; stat -c %s /root/big", "base\n13hush\n/tmp\n1\n3145728\n")
+		c.WantShell("cat /root/f; echo $A$B$KEY; pwd; grep -cw db /etc/hosts; stat -c %s /root/big", "base\n13hush\n/tmp\n1\n3145728\n")
 		c.WantShell("cat /etc/hostname; grep -c "+b.ID+" /etc/hosts; true", c.ID+"\n0\n")
 		if sb := c.Sandbox; sb.Spec.Labels["job"] != "j" || sb.Spec.GetTtlSeconds() != 100 || !proto.Equal(sb.Spec.Limits, b.Sandbox.Spec.Limits) ||
 			!slices.Equal(sb.SecretNames, []string{"KEY"}) || strings.Contains(sb.String(), "hush") {
