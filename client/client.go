@@ -91,8 +91,7 @@ func New(o Options) (*Client, error) {
 	c.Environments = dsecv1connect.NewEnvironmentServiceClient(c.http, s, opts)
 	c.Keys = dsecv1connect.NewKeyServiceClient(c.http, s, opts)
 	c.Node = dsecv1connect.NewNodeServiceClient(c.http, s, opts)
-	// Typing twice is not typing once: nothing of a screen is tried again.
-	c.Screens = dsecv1connect.NewScreenServiceClient(c.http, s, connect.WithAcceptCompression("gzip", nil, nil))
+	c.Screens = dsecv1connect.NewScreenServiceClient(c.http, s, opts)
 	c.Calls = dsecv1connect.NewFnCallServiceClient(c.http, s, opts)
 	c.NetworkDefaults = dsecv1connect.NewNetworkDefaultServiceClient(c.http, s, opts)
 	return c, nil

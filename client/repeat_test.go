@@ -17,6 +17,14 @@ func TestRepeatable(t *testing.T) {
 	if repeatable(connect.NewRequest(&dsecv1.SetNetworkRequest{SandboxId: "a", IfGeneration: 3})) {
 		t.Error("rules on top of a generation")
 	}
+	for what, safe := range map[connect.AnyRequest]bool{
+		connect.NewRequest(&dsecv1.TakeScreenshotRequest{SandboxId: "a"}): true, connect.NewRequest(&dsecv1.MovePointerRequest{SandboxId: "a"}): true,
+		connect.NewRequest(&dsecv1.ClickPointerRequest{SandboxId: "a"}): false, connect.NewRequest(&dsecv1.TypeTextRequest{SandboxId: "a"}): false,
+	} {
+		if repeatable(what) != safe {
+			t.Errorf("%T: want repeatable %v", what.Any(), safe)
+		}
+	}
 	if repeatable(connect.NewRequest(&dsecv1.ExecRequest{SandboxId: "a"})) {
 		t.Error("a command without an operation id")
 	}

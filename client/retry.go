@@ -49,6 +49,8 @@ func repeatable(req connect.AnyRequest) bool {
 		return m.GetIdempotencyKey() != ""
 	case *dsecv1.SendInputRequest:
 		return m.GetWriter() != ""
+	case *dsecv1.TakeScreenshotRequest, *dsecv1.MovePointerRequest:
+		return true
 	case *dsecv1.SetNetworkRequest: // the same rules twice are the same rules; a condition would fail on its own first effect
 		return m.GetIfGeneration() == 0
 	case interface{ GetOperationId() string }:

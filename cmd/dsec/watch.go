@@ -45,6 +45,9 @@ func newWatch() *cobra.Command {
 			if errors.Is(err, context.Canceled) || connect.CodeOf(err) == connect.CodeCanceled && cmd.Context().Err() != nil {
 				return nil
 			}
+			if err == nil || !connect.IsWireError(err) { // a watch has no end of its own, and no record to go on from
+				return infra(errors.New("the connection to the sandbox's node was lost: what happened since is not told; watch again"))
+			}
 			return err
 		},
 	}
