@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"log/slog"
 	"runtime"
 	"time"
@@ -70,19 +71,19 @@ type Clock struct {
 }
 
 func (c *Config) defaults() error {
-	set(&c.MaxSandboxes, 4096)
-	set(&c.MaxWaiting, 4096)
-	set(&c.Parallel, 2*runtime.NumCPU())
-	set(&c.ReserveMemory, 16<<20)
-	set(&c.MaxTTL, 30*24*time.Hour)
-	set(&c.CreateTimeout, time.Minute)
-	set(&c.DefaultBackend, sandbox.BackendContainer)
-	set(&c.MaxCommands, 1024)
-	set(&c.MaxSessions, 64)
-	set(&c.MaxQueue, 64)
-	set(&c.Retention, time.Hour)
-	set(&c.RetainMax, 10_000)
-	set(&c.KeepAlive, 20*time.Second)
+	c.MaxSandboxes = cmp.Or(c.MaxSandboxes, 4096)
+	c.MaxWaiting = cmp.Or(c.MaxWaiting, 4096)
+	c.Parallel = cmp.Or(c.Parallel, 2*runtime.NumCPU())
+	c.ReserveMemory = cmp.Or(c.ReserveMemory, 16<<20)
+	c.MaxTTL = cmp.Or(c.MaxTTL, 30*24*time.Hour)
+	c.CreateTimeout = cmp.Or(c.CreateTimeout, time.Minute)
+	c.DefaultBackend = cmp.Or(c.DefaultBackend, sandbox.BackendContainer)
+	c.MaxCommands = cmp.Or(c.MaxCommands, 1024)
+	c.MaxSessions = cmp.Or(c.MaxSessions, 64)
+	c.MaxQueue = cmp.Or(c.MaxQueue, 64)
+	c.Retention = cmp.Or(c.Retention, time.Hour)
+	c.RetainMax = cmp.Or(c.RetainMax, 10_000)
+	c.KeepAlive = cmp.Or(c.KeepAlive, 20*time.Second)
 	if c.Clock.Wall == nil {
 		c.Clock.Wall = time.Now
 	}
@@ -103,7 +104,7 @@ func (c *Config) defaults() error {
 	if err != nil {
 		return err
 	}
-	set(&c.MinFreeMemory, min(total/16, 1<<30))
+	c.MinFreeMemory = cmp.Or(c.MinFreeMemory, min(total/16, 1<<30))
 	defaultLimits(&c.DefaultLimits, &c.MaxLimits, total)
 	c.Record.Clock = func() (time.Time, time.Duration) { return c.Clock.Wall(), c.Clock.Boot() }
 	return nil
@@ -115,24 +116,17 @@ func (c *Config) defaults() error {
 const maxCPUs = 64
 
 func defaultLimits(d, m *sandbox.Limits, memory int64) {
-	set(&m.MemoryBytes, memory)
-	set(&m.CPUMillis, max(int64(runtime.NumCPU()), maxCPUs)*1000)
-	set(&m.Pids, 16384)
-	set(&m.DiskBytes, 1<<40)
-	set(&m.IOReadBPS, 1<<40)
-	set(&m.IOWriteBPS, 1<<40)
-	set(&d.MemoryBytes, min(4<<30, m.MemoryBytes))
-	set(&d.CPUMillis, min(4000, int64(runtime.NumCPU())*1000, m.CPUMillis))
-	set(&d.Pids, min(2048, m.Pids))
-	set(&d.DiskBytes, min(10<<30, m.DiskBytes))
-	set(&d.ShmBytes, 64<<20)
-}
-
-func set[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
+	m.MemoryBytes = cmp.Or(m.MemoryBytes, memory)
+	m.CPUMillis = cmp.Or(m.CPUMillis, max(int64(runtime.NumCPU()), maxCPUs)*1000)
+	m.Pids = cmp.Or(m.Pids, 16384)
+	m.DiskBytes = cmp.Or(m.DiskBytes, 1<<40)
+	m.IOReadBPS = cmp.Or(m.IOReadBPS, 1<<40)
+	m.IOWriteBPS = cmp.Or(m.IOWriteBPS, 1<<40)
+	d.MemoryBytes = cmp.Or(d.MemoryBytes, min(4<<30, m.MemoryBytes))
+	d.CPUMillis = cmp.Or(d.CPUMillis, min(4000, int64(runtime.NumCPU())*1000, m.CPUMillis))
+	d.Pids = cmp.Or(d.Pids, min(2048, m.Pids))
+	d.DiskBytes = cmp.Or(d.DiskBytes, min(10<<30, m.DiskBytes))
+	d.ShmBytes = cmp.Or(d.ShmBytes, 64<<20)
 }
 
 func logger(l *slog.Logger) *slog.Logger {

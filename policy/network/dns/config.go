@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,18 +93,18 @@ func (c Config) withDefaults() (Config, error) {
 			return c, fmt.Errorf("resolver: %w: upstream %s needs an address and a port", sandbox.ErrInvalid, u)
 		}
 	}
-	set(&c.Timeout, 5*time.Second)
-	set(&c.Try, 1500*time.Millisecond)
-	set(&c.MinTTL, 5*time.Second)
-	set(&c.MaxTTL, 5*time.Minute)
-	set(&c.Grace, 30*time.Second)
-	set(&c.MaxAddresses, 16)
-	set(&c.CacheEntries, 1<<16)
-	set(&c.Rate, 100)
-	set(&c.InFlight, 64)
-	set(&c.AllFlights, 4096)
-	set(&c.WildBytes, 128)
-	set(&c.WildBurst, 16<<10)
+	c.Timeout = cmp.Or(c.Timeout, 5*time.Second)
+	c.Try = cmp.Or(c.Try, 1500*time.Millisecond)
+	c.MinTTL = cmp.Or(c.MinTTL, 5*time.Second)
+	c.MaxTTL = cmp.Or(c.MaxTTL, 5*time.Minute)
+	c.Grace = cmp.Or(c.Grace, 30*time.Second)
+	c.MaxAddresses = cmp.Or(c.MaxAddresses, 16)
+	c.CacheEntries = cmp.Or(c.CacheEntries, 1<<16)
+	c.Rate = cmp.Or(c.Rate, 100)
+	c.InFlight = cmp.Or(c.InFlight, 64)
+	c.AllFlights = cmp.Or(c.AllFlights, 4096)
+	c.WildBytes = cmp.Or(c.WildBytes, 128)
+	c.WildBurst = cmp.Or(c.WildBurst, 16<<10)
 	if c.MaxTTL < c.MinTTL {
 		return c, fmt.Errorf("resolver: %w: MaxTTL %s is less than MinTTL %s", sandbox.ErrInvalid, c.MaxTTL, c.MinTTL)
 	}
@@ -126,13 +127,6 @@ func (c Config) withDefaults() (Config, error) {
 		c.Now = time.Now
 	}
 	return c, nil
-}
-
-func set[T comparable](v *T, to T) {
-	var zero T
-	if *v == zero {
-		*v = to
-	}
 }
 
 // EventKind is what happened.

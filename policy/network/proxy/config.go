@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -64,15 +65,15 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Origin == nil || c.Program == nil || c.Answered == nil || c.Dial == nil {
 		return c, fmt.Errorf("proxy: %w: Origin, Program, Answered and Dial are needed", sandbox.ErrInvalid)
 	}
-	set(&c.HelloTimeout, 10*time.Second)
-	set(&c.DialTimeout, 10*time.Second)
-	set(&c.IdleTimeout, time.Hour)
+	c.HelloTimeout = cmp.Or(c.HelloTimeout, 10*time.Second)
+	c.DialTimeout = cmp.Or(c.DialTimeout, 10*time.Second)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, time.Hour)
 	files, err := linux.FileLimit()
 	if err != nil {
 		return c, err
 	}
-	set(&c.MaxConns, int(min(usualConns, max(files/filesEach, 1))))
-	set(&c.MaxSandbox, 1<<10)
+	c.MaxConns = cmp.Or(c.MaxConns, int(min(usualConns, max(files/filesEach, 1))))
+	c.MaxSandbox = cmp.Or(c.MaxSandbox, 1<<10)
 	if c.Events == nil {
 		c.Events = func(Event) {}
 	}
@@ -86,13 +87,6 @@ func (c Config) withDefaults() (Config, error) {
 		c.Now = time.Now
 	}
 	return c, nil
-}
-
-func set[T comparable](v *T, to T) {
-	var zero T
-	if *v == zero {
-		*v = to
-	}
 }
 
 // Transparent is the Origin of connections that arrive at a transparent listener: their local address is where they
