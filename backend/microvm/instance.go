@@ -240,7 +240,7 @@ func (i *instance) channelClosed(token []byte) {
 	i.mu.Lock()
 	c := i.channel
 	i.mu.Unlock()
-	if c != nil && string(c.token) == string(token) {
+	if c != nil && c.Began(token) {
 		c.Close()
 	}
 }
