@@ -67,6 +67,9 @@ func (b *box) step(in lifecycle.Input) error {
 	if out.Stop != nil {
 		b.beginStop(out.Stop)
 	}
+	if out.Pause {
+		b.e.spawn(b.park)
+	}
 	b.arm()
 	return out.Err
 }
@@ -143,6 +146,9 @@ func (b *box) proto() *dsecv1.Sandbox {
 	}
 	if at, ok := b.machine.Expiry(); ok {
 		s.ExpiresAt = stamp(b.e.cfg.Clock.Wall().Add(at - b.e.boot()))
+	}
+	if at, ok := b.machine.PausedUntil(); ok {
+		s.PausedUntil = stamp(b.e.cfg.Clock.Wall().Add(at - b.e.boot()))
 	}
 	return s
 }

@@ -287,7 +287,7 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 	e.add(b)
 	e.hub.publish(b, b.entry) // before anybody can do something with it
 	e.hub.publish(b, entry)
-	_ = b.step(lifecycle.Ready{TTL: p.ttl, Idle: p.idle})
+	_ = b.step(readyInput(p.public, p.ttl, p.idle))
 	b.mu.Unlock()
 	if bare {
 		b.watch(inst)

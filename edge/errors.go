@@ -87,6 +87,10 @@ func wireError(err error) error {
 		if d, derr := connect.NewErrorDetail(&dsecv1.Error{Code: "no_such_command", Message: err.Error()}); derr == nil {
 			out.AddDetail(d)
 		}
+	case errors.Is(err, errPaused):
+		if d, derr := connect.NewErrorDetail(&dsecv1.Error{Code: "paused", Message: err.Error()}); derr == nil {
+			out.AddDetail(d)
+		}
 	case errors.As(err, &guest):
 		if d, err := connect.NewErrorDetail(&dsecv1.Error{Code: guestCodes[guest.Code].word, Message: guest.Message}); err == nil {
 			out.AddDetail(d)

@@ -213,6 +213,7 @@ func (b *box) checkpoint() *record.Checkpoint {
 	cp := &record.Checkpoint{
 		Paused: s.State == sandbox.StatePaused, Stopping: s.State == sandbox.StateStopping, Failure: failureProto(s.Failure),
 		HasTtl: s.HasTTL, TtlLeftNanos: int64(s.TTLLeft), IdleNanos: int64(s.Idle),
+		TtlFullNanos: int64(s.TTLFull), PausedForNanos: int64(s.PausedFor),
 		ReadyWallNanos: b.readyAt.UnixNano(), Handle: b.handle, Network: b.net.asked,
 	}
 	for _, s := range b.sessions {

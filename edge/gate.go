@@ -23,7 +23,7 @@ func (e *Edge) find(id string) (*box, error) {
 	return b, nil
 }
 
-// enter is the gate that every request to a sandbox passes: it finds it, refuses one that has ended, resumes
+// enter is the gate that every request to a sandbox passes: it finds it, refuses one that has ended, wakes
 // a paused one, and counts as activity until leave is called.
 func (e *Edge) enter(ctx context.Context, id string) (b *box, leave func(), err error) {
 	if b, err = e.find(id); err != nil {
@@ -42,7 +42,7 @@ func (e *Edge) enter(ctx context.Context, id string) (b *box, leave func(), err 
 	paused := b.machine.State() == sandbox.StatePaused
 	b.mu.Unlock()
 	if paused {
-		if err := b.resume(ctx); err != nil {
+		if err := b.wake(ctx); err != nil {
 			b.leave()
 			return nil, nil, err
 		}
@@ -77,7 +77,7 @@ func (b *box) running(ctx context.Context, fn func() error) error {
 			return fn()
 		}
 		b.starting.RUnlock()
-		if err := b.resume(ctx); err != nil {
+		if err := b.wake(ctx); err != nil {
 			return err
 		}
 	}

@@ -38,7 +38,7 @@ func (h *history) visit(e *record.Entry) error {
 	case *record.Entry_Ready:
 		r := body.Ready
 		h.ready, h.readyAt, h.handle = true, wall, r.Handle
-		h.machine.Apply(lifecycle.Ready{TTL: time.Duration(r.TtlNanos), Idle: time.Duration(r.IdleNanos)}, at)
+		h.machine.Apply(readyInput(h.created.GetSpec(), time.Duration(r.TtlNanos), time.Duration(r.IdleNanos)), at)
 	case *record.Entry_Paused:
 		h.machine.Apply(lifecycle.Paused{}, at)
 	case *record.Entry_Resumed:
@@ -70,11 +70,19 @@ func (h *history) visit(e *record.Entry) error {
 	return nil
 }
 
+// readyInput is what a sandbox of a spec, with its defaults filled in, begins its life with.
+func readyInput(s *dsecv1.SandboxSpec, ttl, idle time.Duration) lifecycle.Ready {
+	return lifecycle.Ready{TTL: ttl, Idle: idle, Pause: s.GetOnTimeout() == dsecv1.OnTimeout_ON_TIMEOUT_PAUSE, MaxPaused: seconds(s.GetPausedSeconds())}
+}
+
 func (h *history) checkpoint(cp *record.Checkpoint, at lifecycle.Now) {
 	s := lifecycle.Snapshot{
 		State: sandbox.StateRunning, Failure: failureFrom(cp.Failure), HasTTL: cp.HasTtl,
 		TTLLeft: time.Duration(cp.TtlLeftNanos), Idle: time.Duration(cp.IdleNanos),
+		TTLFull: time.Duration(cp.TtlFullNanos), PausedFor: time.Duration(cp.PausedForNanos),
 	}
+	begun := readyInput(h.created.GetSpec(), 0, 0)
+	s.Pause, s.MaxPaused = begun.Pause, begun.MaxPaused
 	switch {
 	case cp.Stopping:
 		s.State = sandbox.StateStopping

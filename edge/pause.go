@@ -15,26 +15,74 @@ import (
 const freezeTimeout = 30 * time.Second
 
 // pause freezes the sandbox. Idempotent. What fails is rolled back: it then runs as before.
-func (b *box) pause(ctx context.Context) error {
+func (b *box) pause(ctx context.Context) error { return b.freeze(ctx, false) }
+
+// park pauses it because its time has run out, unless somebody has given it more meanwhile.
+func (b *box) park() {
+	ctx, cancel := context.WithTimeout(context.Background(), freezeTimeout)
+	defer cancel()
+	err := b.freeze(ctx, true)
+	if err == nil {
+		return
+	}
+	b.e.log.Warn("pause a sandbox whose time ran out", "sandbox", b.id, "err", err)
+	b.mu.Lock()
+	_ = b.step(lifecycle.PauseFailed{Reason: err.Error()})
+	b.mu.Unlock()
+}
+
+// freeze pauses. With due it does so only while the sandbox's time has run out.
+func (b *box) freeze(ctx context.Context, due bool) error {
 	return b.change(ctx, sandbox.StatePaused, func(ctx context.Context, inst sandbox.Instance) error {
 		if !b.backend.Capabilities().Pause {
 			return fmt.Errorf("pause a %s sandbox: %w", b.backend.Name(), sandbox.ErrUnsupported)
 		}
 		b.starting.Lock()
 		defer b.starting.Unlock()
+		if due && !b.due() {
+			return nil
+		}
+		undo := func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeTimeout)
+			defer cancel()
+			if err := inst.Resume(ctx); err != nil {
+				b.e.log.Error("thaw after a freeze that was not to be", "sandbox", b.id, "err", err)
+			}
+			b.holdTimeouts(ctx, false)
+		}
 		b.holdTimeouts(ctx, true)
 		if err := inst.Pause(ctx); err != nil {
-			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeTimeout)
-			defer cancel()
-			if undoErr := inst.Resume(undo); undoErr != nil {
-				b.e.log.Error("thaw after a failed freeze", "sandbox", b.id, "err", undoErr)
-			}
-			b.holdTimeouts(undo, false)
+			undo()
 			return err
 		}
-		return b.changed(&record.Entry{Body: &record.Entry_Paused{Paused: &record.Paused{}}}, lifecycle.Paused{})
+		b.mu.Lock()
+		if due && !b.machine.Pausing() { // given more time while it froze
+			b.mu.Unlock()
+			undo()
+			return nil
+		}
+		defer b.mu.Unlock()
+		return b.changedLocked(&record.Entry{Body: &record.Entry_Paused{Paused: &record.Paused{}}}, lifecycle.Paused{})
 	})
 }
+
+// due tells that the sandbox is to be paused because its time has run out.
+func (b *box) due() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.machine.Pausing()
+}
+
+// wake resumes a paused sandbox for a request that needs it running. Error: errPaused where it takes more than a request.
+func (b *box) wake(ctx context.Context) error {
+	if b.created.GetSpec().GetManualResume() {
+		return fmt.Errorf("sandbox %s is paused: %w: resume it first", b.id, errPaused)
+	}
+	return b.resume(ctx)
+}
+
+// errPaused is of kind sandbox.ErrFailedPrecondition.
+var errPaused = fmt.Errorf("requests do not wake it (manual_resume): %w", sandbox.ErrFailedPrecondition)
 
 // resume thaws it. Idempotent.
 func (b *box) resume(ctx context.Context) error {
@@ -96,6 +144,11 @@ func (b *box) change(ctx context.Context, to sandbox.State, do func(context.Cont
 func (b *box) changed(e *record.Entry, in lifecycle.Input) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.changedLocked(e, in)
+}
+
+// changedLocked is changed while b.mu is held.
+func (b *box) changedLocked(e *record.Entry, in lifecycle.Input) error {
 	if err := b.step(in); err != nil {
 		return b.endedError()
 	}

@@ -110,6 +110,42 @@ func TestWhatEndedWhileNobodyWatched(t *testing.T) {
 	}
 }
 
+// TestTimeRanOutWhileNobodyWatched: a sandbox that is to be paused when its time runs out is, by the edge that comes back;
+// and how long it may stay so is counted while there is no edge.
+func TestTimeRanOutWhileNobodyWatched(t *testing.T) {
+	var skew atomic.Int64
+	n := sandboxtest.Start(t, fakeFactory(), func(c *edge.Config) {
+		c.Clock.Boot = func() time.Duration { return time.Since(start) + time.Duration(skew.Load()) }
+	})
+	spec := &dsecv1.SandboxSpec{TtlSeconds: proto.Float64(100), OnTimeout: dsecv1.OnTimeout_ON_TIMEOUT_PAUSE, PausedSeconds: proto.Float64(3600)}
+	b := n.Create(t, spec)
+	c := b.Detach(&dsecv1.CommandSpec{Shell: "sleep 600"})
+	later := func(d time.Duration) {
+		n.Stop()
+		skew.Add(int64(d))
+		n.Restart()
+	}
+	later(101 * time.Second)
+	b.AwaitState(dsecv1.SandboxState_SANDBOX_STATE_PAUSED)
+	later(3000 * time.Second)
+	if got := b.Get(); got.State != dsecv1.SandboxState_SANDBOX_STATE_PAUSED || got.PausedUntil == nil {
+		t.Errorf("an hour is not over: %v", got)
+	}
+	if b.Command(c.Id).Result != nil {
+		t.Error("its command ended")
+	}
+	resp, err := n.Sandboxes.ResumeSandbox(b.Ctx, &dsecv1.ResumeSandboxRequest{SandboxId: b.ID})
+	if err != nil || time.Until(resp.GetSandbox().GetExpiresAt().AsTime()) < 50*time.Second {
+		t.Errorf("resumed: %v, %v", resp, err)
+	}
+	later(101 * time.Second)
+	b.AwaitState(dsecv1.SandboxState_SANDBOX_STATE_PAUSED)
+	later(3601 * time.Second)
+	if got := b.AwaitEnd(); got.End.Kind != "ttl_expired" {
+		t.Errorf("due: %v", got)
+	}
+}
+
 var start = time.Now()
 
 func TestNodeRestarted(t *testing.T) {

@@ -139,6 +139,17 @@ func (e *Edge) checkTimes(p *plan) error {
 		}
 		p.idle = seconds(*s.IdleTimeoutSeconds)
 	}
+	if s.PausedSeconds == nil {
+		s.PausedSeconds = proto.Float64(e.cfg.MaxTTL.Seconds())
+	} else if n := *s.PausedSeconds; !(n > 0 && n <= e.cfg.MaxTTL.Seconds()) {
+		return invalid("paused_seconds is %v: want more than 0, at most %.0f; leave it out for that", n, e.cfg.MaxTTL.Seconds())
+	}
+	if _, ok := dsecv1.OnTimeout_name[int32(s.OnTimeout)]; !ok {
+		return invalid("on_timeout is %d: want stop or pause", s.OnTimeout)
+	}
+	if s.OnTimeout == dsecv1.OnTimeout_ON_TIMEOUT_PAUSE && !p.backend.Capabilities().Pause {
+		return fmt.Errorf("on_timeout pause: a %s sandbox cannot be paused: %w", p.backend.Name(), sandbox.ErrUnsupported)
+	}
 	if s.CreateTimeoutSeconds != nil {
 		if t := *s.CreateTimeoutSeconds; !(t > 0 && t <= 3600) {
 			return invalid("create_timeout_seconds is %v: want more than 0, at most 3600, or nothing for the default of %v", t, e.cfg.CreateTimeout)

@@ -77,9 +77,12 @@ func failureJSON(err error) json.RawMessage {
 	return compact.Bytes()
 }
 
-// reason is the word that tells refusals of dsec-init apart.
+// reason is the word that tells refusals apart.
 func reason(err error) string {
 	var guest *wire.Error
+	if errors.Is(err, errPaused) {
+		return "paused"
+	}
 	if errors.As(err, &guest) {
 		return guestCodes[guest.Code].word
 	}

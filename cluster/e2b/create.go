@@ -27,6 +27,7 @@ type newSandbox struct {
 	TemplateID          string            `json:"templateID"`
 	Timeout             *float64          `json:"timeout"`
 	AutoPause           bool              `json:"autoPause"`
+	AutoPauseMemory     *bool             `json:"autoPauseMemory"`
 	AutoResume          *autoResume       `json:"autoResume"`
 	AllowInternetAccess *bool             `json:"allow_internet_access"`
 	Metadata            map[string]string `json:"metadata"`
@@ -72,8 +73,8 @@ func (in *newSandbox) spec(timeout float64) (*dsecv1.SandboxSpec, error) {
 	switch {
 	case in.TemplateID == "":
 		return nil, refused(http.StatusBadRequest, "templateID is missing")
-	case in.AutoPause:
-		return nil, unsupported("autoPause (lifecycle onTimeout: pause): a sandbox whose timeout runs out is killed; pause it, or extend its timeout")
+	case in.AutoPauseMemory != nil && !*in.AutoPauseMemory:
+		return nil, unsupported("autoPauseMemory: false (on_timeout with mode filesystem): a sandbox that is paused keeps its processes")
 	case len(in.MCP) > 0:
 		return nil, unsupported("mcp")
 	case len(in.IAM) > 0:
@@ -91,9 +92,6 @@ func (in *newSandbox) spec(timeout float64) (*dsecv1.SandboxSpec, error) {
 	if err := metadataLabels(in.Metadata, labels); err != nil {
 		return nil, err
 	}
-	if in.AutoResume != nil && in.AutoResume.Enabled {
-		labels[labelResume] = "true"
-	}
 	if in.Network != nil && in.Network.AllowPublicTraffic != nil && !*in.Network.AllowPublicTraffic {
 		labels[labelPrivate] = "true"
 	}
@@ -102,7 +100,13 @@ func (in *newSandbox) spec(timeout float64) (*dsecv1.SandboxSpec, error) {
 		return nil, err
 	}
 	labels[labelInternet] = strconv.FormatBool(internet)
-	return &dsecv1.SandboxSpec{Env: in.EnvVars, Labels: labels, TtlSeconds: proto.Float64(max(timeout, soon)), NetworkRules: rules}, nil
+	spec := &dsecv1.SandboxSpec{Env: in.EnvVars, Labels: labels, TtlSeconds: proto.Float64(max(timeout, soon)), NetworkRules: rules}
+	if in.AutoPause {
+		spec.OnTimeout = dsecv1.OnTimeout_ON_TIMEOUT_PAUSE
+	}
+	// Clients that say nothing leave it to the service: here any request wakes a sandbox.
+	spec.ManualResume = in.AutoResume != nil && !in.AutoResume.Enabled
+	return spec, nil
 }
 
 // soon is a time to live that has run out when the answer is read: what a timeout of 0 asks for.

@@ -152,6 +152,8 @@ func writeData(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case gone(err):
 		e.Code, e.Message = http.StatusBadGateway, notFound(t.id, err)
+	case word(err) == wordPaused:
+		e.Code, e.Message = http.StatusBadGateway, paused(t.id)
 	case errors.As(err, &closed):
 		e.Code, e.Port, e.Message = http.StatusBadGateway, int(t.port), "The sandbox is running but port is not open"
 		var body struct{ Code, Message string }
@@ -165,6 +167,14 @@ func writeData(w http.ResponseWriter, r *http.Request, err error) {
 // notFound has the words by which clients know that a sandbox is gone.
 func notFound(id sandbox.ID, why error) string {
 	return fmt.Sprintf("sandbox %s was not found: %s", id, message(why))
+}
+
+// wordPaused is the finer code of what a paused sandbox, which requests do not wake, refuses.
+const wordPaused = "paused"
+
+// paused says what to do about it.
+func paused(id sandbox.ID) string {
+	return fmt.Sprintf("sandbox %s is paused, and was created with auto-resume off: connect to it to resume it", id)
 }
 
 // rpcError turns an error into one of the two services.
@@ -182,6 +192,8 @@ func rpcError(id sandbox.ID, err error) error {
 		return connect.NewError(code, errors.New(s.message))
 	case gone(err):
 		return connect.NewError(connect.CodeUnavailable, errors.New(notFound(id, err)))
+	case word(err) == wordPaused:
+		return connect.NewError(connect.CodeUnavailable, errors.New(paused(id)))
 	case word(err) == "no_such_user":
 		return connect.NewError(connect.CodeUnauthenticated, fmt.Errorf("invalid username: %s", message(err)))
 	case word(err) == "not_a_directory", word(err) == "is_a_directory":

@@ -12,7 +12,6 @@ const (
 	labelTemplate = "e2b.template"    // what it was made of, as the client called it; every sandbox of this door has it
 	labelTimeout  = "e2b.timeout"     // seconds
 	labelPrivate  = "e2b.private"     // "true": ports need the traffic token
-	labelResume   = "e2b.auto-resume" // "true"
 	labelInternet = "e2b.internet"    // "true" or "false"
 	labelName     = "e2b.name"        // of a snapshot
 	metaPrefix    = "e2b.metadata."   // + key

@@ -35,8 +35,8 @@ func (d *Door) kill(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// live sets the time that a sandbox lives from now on. The idle timeout, which holds for one that was paused and woken by
-// a request, is taken off.
+// live sets the time that a sandbox lives from now on, or from when it is resumed on. An idle timeout, which one made through
+// another door may have, is taken off.
 func (d *Door) live(ctx context.Context, b *dsecv1.Sandbox, timeout float64) error {
 	_, err := d.sandboxes.ExtendSandbox(ctx, &dsecv1.ExtendSandboxRequest{
 		SandboxId: b.GetId(), TtlSeconds: proto.Float64(max(timeout, soon)), IdleTimeoutSeconds: proto.Float64(0),
@@ -98,8 +98,9 @@ func (d *Door) extend(ctx context.Context, b *dsecv1.Sandbox, timeout float64) e
 }
 
 type resumeBody struct {
-	Timeout *float64 `json:"timeout"`
-	Memory  *bool    `json:"memory"`
+	Timeout   *float64 `json:"timeout"`
+	Memory    *bool    `json:"memory"`
+	AutoPause bool     `json:"autoPause"` // of older clients
 }
 
 func (in resumeBody) check(def float64) (float64, error) {
@@ -144,11 +145,11 @@ func (d *Door) connect(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (d *Door) thaw(ctx context.Context, b *dsecv1.Sandbox, timeout float64) (*dsecv1.Sandbox, error) {
-	resp, err := d.sandboxes.ResumeSandbox(ctx, &dsecv1.ResumeSandboxRequest{SandboxId: b.GetId()})
-	if err != nil {
+	if err := d.live(ctx, b, timeout); err != nil { // before: it must not run out of time in between
 		return nil, err
 	}
-	return resp.GetSandbox(), d.live(ctx, b, timeout)
+	resp, err := d.sandboxes.ResumeSandbox(ctx, &dsecv1.ResumeSandboxRequest{SandboxId: b.GetId()})
+	return resp.GetSandbox(), err
 }
 
 // resume is what older clients call.
@@ -165,8 +166,11 @@ func (d *Door) resume(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if b.GetState() != dsecv1.SandboxState_SANDBOX_STATE_PAUSED {
+	switch {
+	case b.GetState() != dsecv1.SandboxState_SANDBOX_STATE_PAUSED:
 		return refused(http.StatusConflict, "sandbox %s is running already", b.GetId())
+	case in.AutoPause && b.GetSpec().GetOnTimeout() != dsecv1.OnTimeout_ON_TIMEOUT_PAUSE:
+		return unsupported("autoPause of a sandbox that was created without: say so at its creation")
 	}
 	if b, err = d.thaw(r.Context(), b, timeout); err != nil {
 		return err
@@ -179,8 +183,8 @@ func (d *Door) resume(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// pause freezes. A paused sandbox does not time out for as long as a node allows; one that a request wakes then ends
-// when it was idle for its timeout.
+// pause freezes. A paused sandbox is kept for as long as its spec says; one that a request wakes has the timeout that it was
+// created with.
 func (d *Door) pause(w http.ResponseWriter, r *http.Request) error {
 	b, err := d.sandboxOf(r)
 	if err != nil {
@@ -199,10 +203,7 @@ func (d *Door) pause(w http.ResponseWriter, r *http.Request) error {
 	if _, err := d.sandboxes.PauseSandbox(r.Context(), &dsecv1.PauseSandboxRequest{SandboxId: b.GetId()}); err != nil {
 		return err
 	}
-	_, err = d.sandboxes.ExtendSandbox(r.Context(), &dsecv1.ExtendSandboxRequest{
-		SandboxId: b.GetId(), TtlSeconds: proto.Float64(maxTimeout), IdleTimeoutSeconds: proto.Float64(max(timeoutOf(b), 1)),
-	})
-	if err != nil {
+	if err := d.live(r.Context(), b, timeoutOf(b)); err != nil {
 		return err
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -70,7 +70,9 @@ type listedView struct {
 func (d *Door) listed(b *dsecv1.Sandbox) listedView {
 	l := b.GetSpec().GetLimits()
 	ends := b.GetExpiresAt().AsTime()
-	if b.GetExpiresAt() == nil { // one of another door, without a time to live
+	if b.GetPausedUntil() != nil {
+		ends = b.GetPausedUntil().AsTime()
+	} else if b.GetExpiresAt() == nil { // one of another door, without a time to live
 		ends = b.GetCreatedAt().AsTime().Add(maxTimeout * time.Second)
 	}
 	return listedView{
@@ -114,6 +116,9 @@ func (d *Door) detail(ctx context.Context, b *dsecv1.Sandbox) (detailView, error
 		return v, err
 	}
 	v.Network, v.AllowInternetAccess = networkView(b)
-	v.Lifecycle = lifecycle{AutoResume: b.GetSpec().GetLabels()[labelResume] == "true", OnTimeout: "kill"}
+	v.Lifecycle = lifecycle{AutoResume: !b.GetSpec().GetManualResume(), OnTimeout: "kill"}
+	if b.GetSpec().GetOnTimeout() == dsecv1.OnTimeout_ON_TIMEOUT_PAUSE {
+		v.Lifecycle.OnTimeout = "pause"
+	}
 	return v, nil
 }

@@ -24,6 +24,8 @@ type specFlags struct {
 	pids                                         int64
 	env, secrets, labels, allow                  []string
 	ttl, idle, createTimeout                     string
+	onTimeout, paused                            string
+	manualResume                                 bool
 	user, workdir, hostname                      string
 	noNewPrivs                                   bool
 	netLimits                                    netLimits
@@ -55,6 +57,9 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fl.StringVar(&f.networkName, "network-name", "", "what the others there call it (default: its host name)")
 	fl.StringVar(&f.ttl, "ttl", "", "time to live from readiness, like 10m")
 	fl.StringVar(&f.idle, "idle", "", "end after this long without activity")
+	fl.StringVar(&f.onTimeout, "on-timeout", "stop", "what happens when --ttl or --idle runs out: stop, or `pause`")
+	fl.StringVar(&f.paused, "paused", "", "how long it may stay paused before it ends, like 168h (default: 30 days)")
+	fl.BoolVar(&f.manualResume, "manual-resume", false, "only dsec resume wakes it when it is paused, and no other request")
 	fl.StringVar(&f.createTimeout, "create-timeout", "", "how long creation may take")
 	fl.StringVarP(&f.user, "user", "u", "", "default user of commands: name or id, USER:GROUP")
 	fl.StringVarP(&f.workdir, "workdir", "w", "", "default working directory")
@@ -114,7 +119,7 @@ func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 	for _, d := range []struct {
 		name, text string
 		to         **float64
-	}{{"ttl", f.ttl, &s.TtlSeconds}, {"idle", f.idle, &s.IdleTimeoutSeconds}, {"create-timeout", f.createTimeout, &s.CreateTimeoutSeconds}} {
+	}{{"ttl", f.ttl, &s.TtlSeconds}, {"idle", f.idle, &s.IdleTimeoutSeconds}, {"create-timeout", f.createTimeout, &s.CreateTimeoutSeconds}, {"paused", f.paused, &s.PausedSeconds}} {
 		if !cmd.Flags().Changed(d.name) {
 			continue
 		}
@@ -127,6 +132,14 @@ func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 		}
 		*d.to = &v
 	}
+	switch f.onTimeout {
+	case "stop":
+	case "pause":
+		s.OnTimeout = dsecv1.OnTimeout_ON_TIMEOUT_PAUSE
+	default:
+		return nil, fmt.Errorf("--on-timeout %q: want stop or pause", f.onTimeout)
+	}
+	s.ManualResume = f.manualResume
 	var err error
 	if s.Env, err = parsePairs("--env", f.env, os.LookupEnv); err != nil {
 		return nil, err

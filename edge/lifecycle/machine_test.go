@@ -13,7 +13,7 @@ import (
 	"github.com/opendsec/dsec/sandbox"
 )
 
-// TestScripts runs testdata/*.txt: lines "TIME INPUT [ttl=D] [idle=D]", each followed by "  -> TRACE".
+// TestScripts runs testdata/*.txt: lines "TIME INPUT [ttl=D] [idle=D] [pause=D] [paused=D]", each followed by "  -> TRACE".
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -73,13 +73,15 @@ func parseLine(line string) (Now, Input, error) {
 	}
 	switch f[1] {
 	case "ready":
-		return now, Ready{TTL: get("ttl"), Idle: get("idle")}, nil
+		return now, Ready{TTL: get("ttl"), Idle: get("idle"), MaxPaused: get("paused"), Pause: args["pause"] != nil}, nil
 	case "failed":
 		return now, Failed{sandbox.NewFailure(sandbox.KindBootFailed, "")}, nil
 	case "paused":
 		return now, Paused{}, nil
 	case "resumed":
 		return now, Resumed{}, nil
+	case "pausefailed":
+		return now, PauseFailed{"it did not freeze"}, nil
 	case "enter":
 		return now, Enter{}, nil
 	case "leave":
@@ -106,6 +108,9 @@ func trace(m *Machine, out Output) string {
 	}
 	if out.Stop != nil {
 		s += " STOP"
+	}
+	if out.Pause {
+		s += " PAUSE"
 	}
 	if errors.Is(out.Err, sandbox.ErrFailedPrecondition) {
 		s += " REFUSED"

@@ -16,9 +16,20 @@ type model struct {
 	ttl, idle int // seconds left to live (-1 = none), idle timeout (0 = none)
 	quiet     int // seconds since the last activity
 	holds     int
+
+	pause     bool // instead of ending
+	full      int  // what ttl was set to last
+	maxPaused int  // 0 = no bound
+	paused    int  // seconds
 }
 
 func (m *model) second() {
+	if m.state == sandbox.StatePaused {
+		if m.paused++; m.maxPaused > 0 && m.paused >= m.maxPaused {
+			m.state, m.kind = sandbox.StateStopping, sandbox.KindTTLExpired
+		}
+		return
+	}
 	if m.state != sandbox.StateRunning {
 		return
 	}
@@ -30,11 +41,17 @@ func (m *model) second() {
 }
 
 func (m *model) check() {
+	idle := m.idle > 0 && m.holds == 0 && m.quiet >= m.idle
 	switch {
 	case m.state != sandbox.StateRunning:
+	case m.pause && (m.ttl == 0 || idle): // done at once, as the test does it
+		if m.ttl == 0 {
+			m.ttl = m.full
+		}
+		m.state, m.paused = sandbox.StatePaused, 0
 	case m.ttl == 0:
 		m.state, m.kind = sandbox.StateStopping, sandbox.KindTTLExpired
-	case m.idle > 0 && m.holds == 0 && m.quiet >= m.idle:
+	case idle:
 		m.state, m.kind = sandbox.StateStopping, sandbox.KindIdleExpired
 	}
 	if m.holds > 0 {
@@ -49,8 +66,9 @@ func TestMachineMatchesModel(t *testing.T) {
 		var m Machine
 		now := rapid.IntRange(0, 1000).Draw(t, "boot")
 		sec := func(n int) time.Duration { return time.Duration(n) * time.Second }
-		m.Step(Ready{TTL: sec(ttl), Idle: sec(idle)}, sec(now))
-		ref := model{state: sandbox.StateRunning, ttl: ttl, idle: idle}
+		pause, maxPaused := rapid.Bool().Draw(t, "pause"), rapid.IntRange(0, 15).Draw(t, "maxPaused")
+		m.Step(Ready{TTL: sec(ttl), Idle: sec(idle), Pause: pause, MaxPaused: sec(maxPaused)}, sec(now))
+		ref := model{state: sandbox.StateRunning, ttl: ttl, full: ttl, idle: idle, pause: pause, maxPaused: maxPaused}
 		if ttl == 0 {
 			ref.ttl = -1
 		}
@@ -59,6 +77,15 @@ func TestMachineMatchesModel(t *testing.T) {
 			for range rapid.IntRange(0, 8).Draw(t, "passes") {
 				now++
 				ref.second()
+				if pause { // the edge freezes it as soon as it is asked to
+					out := m.Step(Tick{}, sec(now))
+					if out.Stop != nil {
+						stops++
+					}
+					if out.Pause {
+						m.Step(Paused{}, sec(now))
+					}
+				}
 			}
 			var in Input
 			live := ref.state == sandbox.StateRunning || ref.state == sandbox.StatePaused
@@ -78,8 +105,8 @@ func TestMachineMatchesModel(t *testing.T) {
 				ref.quiet = 0
 			case "pause":
 				in = Paused{}
-				if live {
-					ref.state = sandbox.StatePaused
+				if ref.state == sandbox.StateRunning {
+					ref.state, ref.paused = sandbox.StatePaused, 0
 				}
 			case "resume":
 				in = Resumed{}
@@ -90,7 +117,8 @@ func TestMachineMatchesModel(t *testing.T) {
 				ttl := sec(rapid.IntRange(1, 20).Draw(t, "newttl"))
 				in = Extend{TTL: &ttl}
 				if live {
-					ref.ttl, ref.quiet = int(ttl/time.Second), 0
+					ref.ttl, ref.quiet, ref.paused = int(ttl/time.Second), 0, 0
+					ref.full = ref.ttl
 				}
 			case "restore":
 				// A restart of the edge: nothing holds the sandbox, and idleness starts anew.

@@ -14,11 +14,19 @@ type Snapshot struct {
 	HasTTL  bool
 	TTLLeft time.Duration
 	Idle    time.Duration
+	// TTLFull is the time to live that was set last, PausedFor how long it has been paused.
+	TTLFull, PausedFor time.Duration
+	// Pause and MaxPaused as in Ready.
+	Pause     bool
+	MaxPaused time.Duration
 }
 
 // Snapshot returns the machine as it is now.
 func (m *Machine) Snapshot(now Now) Snapshot {
-	s := Snapshot{State: m.State(), Failure: m.failure, HasTTL: m.ttl, TTLLeft: m.ttlLeft, Idle: m.idle}
+	s := Snapshot{State: m.State(), Failure: m.failure, HasTTL: m.ttl, TTLLeft: m.ttlLeft, Idle: m.idle, TTLFull: m.ttlFull, Pause: m.pause, MaxPaused: m.maxPaused}
+	if s.State == sandbox.StatePaused {
+		s.PausedFor = now - m.pausedAt
+	}
 	if s.State == sandbox.StateRunning {
 		s.TTLLeft = m.expiry - now
 	}
@@ -30,7 +38,8 @@ func Restore(s Snapshot, at Now) Machine {
 	return Machine{
 		state: s.State, failure: s.Failure,
 		ttl: s.HasTTL, expiry: at + s.TTLLeft, ttlLeft: s.TTLLeft,
-		idle: s.Idle, idleFrom: at,
+		ttlFull: s.TTLFull, idle: s.Idle, idleFrom: at,
+		pause: s.Pause, maxPaused: s.MaxPaused, pausedAt: at - s.PausedFor,
 	}
 }
 

@@ -910,9 +910,12 @@ type Checkpoint struct {
 	ForgottenCommands int64         `protobuf:"varint,10,opt,name=forgotten_commands,json=forgottenCommands,proto3" json:"forgotten_commands,omitempty"`
 	Sessions          []*v1.Session `protobuf:"bytes,11,rep,name=sessions,proto3" json:"sessions,omitempty"`
 	// Absent without a network, or where it is still as created.
-	Network       *NetworkAsked `protobuf:"bytes,12,opt,name=network,proto3" json:"network,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Network *NetworkAsked `protobuf:"bytes,12,opt,name=network,proto3" json:"network,omitempty"`
+	// The time to live that was set last; how long it has been paused.
+	TtlFullNanos   int64 `protobuf:"varint,13,opt,name=ttl_full_nanos,json=ttlFullNanos,proto3" json:"ttl_full_nanos,omitempty"`
+	PausedForNanos int64 `protobuf:"varint,14,opt,name=paused_for_nanos,json=pausedForNanos,proto3" json:"paused_for_nanos,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Checkpoint) Reset() {
@@ -1027,6 +1030,20 @@ func (x *Checkpoint) GetNetwork() *NetworkAsked {
 		return x.Network
 	}
 	return nil
+}
+
+func (x *Checkpoint) GetTtlFullNanos() int64 {
+	if x != nil {
+		return x.TtlFullNanos
+	}
+	return 0
+}
+
+func (x *Checkpoint) GetPausedForNanos() int64 {
+	if x != nil {
+		return x.PausedForNanos
+	}
+	return 0
 }
 
 // Note is an event that changes nothing, for example a denied connection.
@@ -1264,7 +1281,7 @@ const file_journal_proto_rawDesc = "" +
 	"\bStopping\x12*\n" +
 	"\afailure\x18\x01 \x01(\v2\x10.dsec.v1.FailureR\afailure\"3\n" +
 	"\x05Ended\x12*\n" +
-	"\afailure\x18\x01 \x01(\v2\x10.dsec.v1.FailureR\afailure\"\xc0\x03\n" +
+	"\afailure\x18\x01 \x01(\v2\x10.dsec.v1.FailureR\afailure\"\x90\x04\n" +
 	"\n" +
 	"Checkpoint\x12\x16\n" +
 	"\x06paused\x18\x01 \x01(\bR\x06paused\x12\x1a\n" +
@@ -1281,7 +1298,9 @@ const file_journal_proto_rawDesc = "" +
 	"\x12forgotten_commands\x18\n" +
 	" \x01(\x03R\x11forgottenCommands\x12,\n" +
 	"\bsessions\x18\v \x03(\v2\x10.dsec.v1.SessionR\bsessions\x126\n" +
-	"\anetwork\x18\f \x01(\v2\x1c.dsec.record.v1.NetworkAskedR\anetwork\"\xb9\x01\n" +
+	"\anetwork\x18\f \x01(\v2\x1c.dsec.record.v1.NetworkAskedR\anetwork\x12$\n" +
+	"\x0ettl_full_nanos\x18\r \x01(\x03R\fttlFullNanos\x12(\n" +
+	"\x10paused_for_nanos\x18\x0e \x01(\x03R\x0epausedForNanos\"\xb9\x01\n" +
 	"\x04Note\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12D\n" +

@@ -33,6 +33,8 @@ func (s *suite) badInput(t *testing.T) {
 		"ZeroTTL":       {&dsecv1.SandboxSpec{TtlSeconds: proto.Float64(0)}, connect.CodeInvalidArgument, []string{"ttl_seconds"}},
 		"TTLNaN":        {&dsecv1.SandboxSpec{TtlSeconds: proto.Float64(math.NaN())}, connect.CodeInvalidArgument, []string{"ttl_seconds"}},
 		"NegativeIdle":  {&dsecv1.SandboxSpec{IdleTimeoutSeconds: proto.Float64(-3)}, connect.CodeInvalidArgument, []string{"idle_timeout_seconds"}},
+		"ZeroPaused":    {&dsecv1.SandboxSpec{PausedSeconds: proto.Float64(0)}, connect.CodeInvalidArgument, []string{"paused_seconds"}},
+		"OnTimeout":     {&dsecv1.SandboxSpec{OnTimeout: 9}, connect.CodeInvalidArgument, []string{"on_timeout"}},
 		"CreateTimeout": {&dsecv1.SandboxSpec{CreateTimeoutSeconds: proto.Float64(0)}, connect.CodeInvalidArgument, []string{"create_timeout_seconds"}},
 		"Memory":        {&dsecv1.SandboxSpec{Limits: &dsecv1.Limits{MemoryBytes: 1 << 50}}, connect.CodeInvalidArgument, []string{"memory_bytes", "on this node"}},
 		"NegativePids":  {&dsecv1.SandboxSpec{Limits: &dsecv1.Limits{Pids: -1}}, connect.CodeInvalidArgument, []string{"pids"}},

@@ -25,6 +25,7 @@ func Run(t *testing.T, f Factory) {
 		{"Ports", s.ports},
 		{"Pause", s.pause},
 		{"Lifetime", s.lifetime},
+		{"OnTimeout", s.onTimeout},
 		{"Events", s.events},
 		{"Creation", s.creation},
 		{"BadInput", s.badInput},

@@ -206,6 +206,58 @@ func (Blame) EnumDescriptor() ([]byte, []int) {
 	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{2}
 }
 
+// OnTimeout is what becomes of a sandbox whose time has run out.
+type OnTimeout int32
+
+const (
+	OnTimeout_ON_TIMEOUT_UNSPECIFIED OnTimeout = 0 // stop
+	OnTimeout_ON_TIMEOUT_STOP        OnTimeout = 1
+	// It is paused, with its processes. Resumed, by ResumeSandbox or by a request, it has as much time to live as was
+	// set last. Where it cannot be paused for a minute it ends. Not on backends that cannot pause (unimplemented).
+	OnTimeout_ON_TIMEOUT_PAUSE OnTimeout = 2
+)
+
+// Enum value maps for OnTimeout.
+var (
+	OnTimeout_name = map[int32]string{
+		0: "ON_TIMEOUT_UNSPECIFIED",
+		1: "ON_TIMEOUT_STOP",
+		2: "ON_TIMEOUT_PAUSE",
+	}
+	OnTimeout_value = map[string]int32{
+		"ON_TIMEOUT_UNSPECIFIED": 0,
+		"ON_TIMEOUT_STOP":        1,
+		"ON_TIMEOUT_PAUSE":       2,
+	}
+)
+
+func (x OnTimeout) Enum() *OnTimeout {
+	p := new(OnTimeout)
+	*p = x
+	return p
+}
+
+func (x OnTimeout) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OnTimeout) Descriptor() protoreflect.EnumDescriptor {
+	return file_dsec_v1_sandbox_proto_enumTypes[3].Descriptor()
+}
+
+func (OnTimeout) Type() protoreflect.EnumType {
+	return &file_dsec_v1_sandbox_proto_enumTypes[3]
+}
+
+func (x OnTimeout) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OnTimeout.Descriptor instead.
+func (OnTimeout) EnumDescriptor() ([]byte, []int) {
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{3}
+}
+
 // Failure is the terminal reason of a command or sandbox. `kind` is one of the table in docs/terminology.md
 // (exited, signalled, timed_out, oom_killed, disk_full, init_killed, stopped, ttl_expired, ...).
 type Failure struct {
@@ -725,7 +777,15 @@ type SandboxSpec struct {
 	// ports, by address and by name, whatever their rules; nobody else does. Lower-case letters, digits and dashes.
 	PrivateNetwork string `protobuf:"bytes,16,opt,name=private_network,json=privateNetwork,proto3" json:"private_network,omitempty"`
 	// What the others there call it. Empty = its hostname, else its id. Several may share a name.
-	NetworkName   string `protobuf:"bytes,17,opt,name=network_name,json=networkName,proto3" json:"network_name,omitempty"`
+	NetworkName string `protobuf:"bytes,17,opt,name=network_name,json=networkName,proto3" json:"network_name,omitempty"`
+	// What happens when its time to live or its idle timeout runs out.
+	OnTimeout OnTimeout `protobuf:"varint,18,opt,name=on_timeout,json=onTimeout,proto3,enum=dsec.v1.OnTimeout" json:"on_timeout,omitempty"`
+	// How many seconds it may stay paused, whoever paused it, before it ends as ttl_expired; extending it begins them
+	// anew. Absent = 30 days, the most there is.
+	PausedSeconds *float64 `protobuf:"fixed64,19,opt,name=paused_seconds,json=pausedSeconds,proto3,oneof" json:"paused_seconds,omitempty"`
+	// Only ResumeSandbox wakes it when it is paused; what else asks for it is refused (failed_precondition, code
+	// "paused"). Otherwise any request wakes it.
+	ManualResume  bool `protobuf:"varint,20,opt,name=manual_resume,json=manualResume,proto3" json:"manual_resume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -879,6 +939,27 @@ func (x *SandboxSpec) GetNetworkName() string {
 	return ""
 }
 
+func (x *SandboxSpec) GetOnTimeout() OnTimeout {
+	if x != nil {
+		return x.OnTimeout
+	}
+	return OnTimeout_ON_TIMEOUT_UNSPECIFIED
+}
+
+func (x *SandboxSpec) GetPausedSeconds() float64 {
+	if x != nil && x.PausedSeconds != nil {
+		return *x.PausedSeconds
+	}
+	return 0
+}
+
+func (x *SandboxSpec) GetManualResume() bool {
+	if x != nil {
+		return x.ManualResume
+	}
+	return false
+}
+
 // Network is what a sandbox may reach.
 type Network struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -996,6 +1077,8 @@ type Sandbox struct {
 	RunningCommands int32  `protobuf:"varint,12,opt,name=running_commands,json=runningCommands,proto3" json:"running_commands,omitempty"`
 	// Absent where it has loopback only.
 	Network *Network `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
+	// When a paused sandbox ends unless it is resumed or extended; absent while it is not paused.
+	PausedUntil *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=paused_until,json=pausedUntil,proto3" json:"paused_until,omitempty"`
 	// Snapshots above the layers, bottom to top.
 	Snapshots     []string `protobuf:"bytes,20,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1119,6 +1202,13 @@ func (x *Sandbox) GetRunningCommands() int32 {
 func (x *Sandbox) GetNetwork() *Network {
 	if x != nil {
 		return x.Network
+	}
+	return nil
+}
+
+func (x *Sandbox) GetPausedUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PausedUntil
 	}
 	return nil
 }
@@ -2739,7 +2829,7 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\x06limits\x18\x02 \x01(\v2\x16.dsec.v1.NetworkLimitsR\x06limits\"V\n" +
 	"\fNetworkLayer\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12.\n" +
-	"\x06policy\x18\x02 \x01(\v2\x16.dsec.v1.NetworkPolicyR\x06policy\"\x89\b\n" +
+	"\x06policy\x18\x02 \x01(\v2\x16.dsec.v1.NetworkPolicyR\x06policy\"\xa0\t\n" +
 	"\vSandboxSpec\x12*\n" +
 	"\abackend\x18\x01 \x01(\x0e2\x10.dsec.v1.BackendR\abackend\x126\n" +
 	"\venvironment\x18\x02 \x01(\v2\x14.dsec.v1.EnvironmentR\venvironment\x12'\n" +
@@ -2759,7 +2849,11 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\x11no_new_privileges\x18\x0e \x01(\bR\x0fnoNewPrivileges\x12=\n" +
 	"\x0enetwork_limits\x18\x0f \x01(\v2\x16.dsec.v1.NetworkLimitsR\rnetworkLimits\x12'\n" +
 	"\x0fprivate_network\x18\x10 \x01(\tR\x0eprivateNetwork\x12!\n" +
-	"\fnetwork_name\x18\x11 \x01(\tR\vnetworkName\x1a6\n" +
+	"\fnetwork_name\x18\x11 \x01(\tR\vnetworkName\x121\n" +
+	"\n" +
+	"on_timeout\x18\x12 \x01(\x0e2\x12.dsec.v1.OnTimeoutR\tonTimeout\x12*\n" +
+	"\x0epaused_seconds\x18\x13 \x01(\x01H\x03R\rpausedSeconds\x88\x01\x01\x12#\n" +
+	"\rmanual_resume\x18\x14 \x01(\bR\fmanualResume\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -2771,7 +2865,8 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\x0e\n" +
 	"\f_ttl_secondsB\x17\n" +
 	"\x15_idle_timeout_secondsB\x19\n" +
-	"\x17_create_timeout_seconds\"\xb8\x02\n" +
+	"\x17_create_timeout_secondsB\x11\n" +
+	"\x0f_paused_seconds\"\xb8\x02\n" +
 	"\aNetwork\x12*\n" +
 	"\x05rules\x18\x01 \x03(\v2\x14.dsec.v1.NetworkRuleR\x05rules\x12)\n" +
 	"\x10generation_asked\x18\x02 \x01(\x03R\x0fgenerationAsked\x12-\n" +
@@ -2779,7 +2874,7 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\x06limits\x18\x04 \x01(\v2\x16.dsec.v1.NetworkLimitsR\x06limits\x12+\n" +
 	"\x05above\x18\x05 \x03(\v2\x15.dsec.v1.NetworkLayerR\x05above\x12'\n" +
 	"\x0fprivate_network\x18\x06 \x01(\tR\x0eprivateNetwork\x12!\n" +
-	"\fnetwork_name\x18\a \x01(\tR\vnetworkName\"\xbc\x04\n" +
+	"\fnetwork_name\x18\a \x01(\tR\vnetworkName\"\xfb\x04\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12+\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x15.dsec.v1.SandboxStateR\x05state\x12(\n" +
@@ -2796,7 +2891,8 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	" \x03(\tR\vsecretNames\x12\x12\n" +
 	"\x04edge\x18\v \x01(\tR\x04edge\x12)\n" +
 	"\x10running_commands\x18\f \x01(\x05R\x0frunningCommands\x12*\n" +
-	"\anetwork\x18\r \x01(\v2\x10.dsec.v1.NetworkR\anetwork\x12\x1c\n" +
+	"\anetwork\x18\r \x01(\v2\x10.dsec.v1.NetworkR\anetwork\x12=\n" +
+	"\fpaused_until\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\vpausedUntil\x12\x1c\n" +
 	"\tsnapshots\x18\x14 \x03(\tR\tsnapshots\"\x7f\n" +
 	"\x14CreateSandboxRequest\x12(\n" +
 	"\x04spec\x18\x01 \x01(\v2\x14.dsec.v1.SandboxSpecR\x04spec\x12'\n" +
@@ -2947,7 +3043,11 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
 	"BLAME_USER\x10\x02\x12\x10\n" +
 	"\fBLAME_POLICY\x10\x03\x12\x0f\n" +
-	"\vBLAME_INFRA\x10\x042\xbd\a\n" +
+	"\vBLAME_INFRA\x10\x04*R\n" +
+	"\tOnTimeout\x12\x1a\n" +
+	"\x16ON_TIMEOUT_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fON_TIMEOUT_STOP\x10\x01\x12\x14\n" +
+	"\x10ON_TIMEOUT_PAUSE\x10\x022\xbd\a\n" +
 	"\x0eSandboxService\x12N\n" +
 	"\rCreateSandbox\x12\x1d.dsec.v1.CreateSandboxRequest\x1a\x1e.dsec.v1.CreateSandboxResponse\x12E\n" +
 	"\n" +
@@ -2976,135 +3076,138 @@ func file_dsec_v1_sandbox_proto_rawDescGZIP() []byte {
 	return file_dsec_v1_sandbox_proto_rawDescData
 }
 
-var file_dsec_v1_sandbox_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_dsec_v1_sandbox_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_dsec_v1_sandbox_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_dsec_v1_sandbox_proto_goTypes = []any{
 	(Backend)(0),                    // 0: dsec.v1.Backend
 	(SandboxState)(0),               // 1: dsec.v1.SandboxState
 	(Blame)(0),                      // 2: dsec.v1.Blame
-	(*Failure)(nil),                 // 3: dsec.v1.Failure
-	(*Limits)(nil),                  // 4: dsec.v1.Limits
-	(*Environment)(nil),             // 5: dsec.v1.Environment
-	(*NetworkRule)(nil),             // 6: dsec.v1.NetworkRule
-	(*NetworkLimits)(nil),           // 7: dsec.v1.NetworkLimits
-	(*NetworkPolicy)(nil),           // 8: dsec.v1.NetworkPolicy
-	(*NetworkLayer)(nil),            // 9: dsec.v1.NetworkLayer
-	(*SandboxSpec)(nil),             // 10: dsec.v1.SandboxSpec
-	(*Network)(nil),                 // 11: dsec.v1.Network
-	(*Sandbox)(nil),                 // 12: dsec.v1.Sandbox
-	(*CreateSandboxRequest)(nil),    // 13: dsec.v1.CreateSandboxRequest
-	(*CreateResult)(nil),            // 14: dsec.v1.CreateResult
-	(*Error)(nil),                   // 15: dsec.v1.Error
-	(*CreateSandboxResponse)(nil),   // 16: dsec.v1.CreateSandboxResponse
-	(*GetSandboxRequest)(nil),       // 17: dsec.v1.GetSandboxRequest
-	(*GetSandboxResponse)(nil),      // 18: dsec.v1.GetSandboxResponse
-	(*ListSandboxesRequest)(nil),    // 19: dsec.v1.ListSandboxesRequest
-	(*ListSandboxesResponse)(nil),   // 20: dsec.v1.ListSandboxesResponse
-	(*StopSandboxRequest)(nil),      // 21: dsec.v1.StopSandboxRequest
-	(*StopSandboxResponse)(nil),     // 22: dsec.v1.StopSandboxResponse
-	(*StopSandboxesRequest)(nil),    // 23: dsec.v1.StopSandboxesRequest
-	(*StopSandboxesResponse)(nil),   // 24: dsec.v1.StopSandboxesResponse
-	(*PauseSandboxRequest)(nil),     // 25: dsec.v1.PauseSandboxRequest
-	(*PauseSandboxResponse)(nil),    // 26: dsec.v1.PauseSandboxResponse
-	(*ResumeSandboxRequest)(nil),    // 27: dsec.v1.ResumeSandboxRequest
-	(*ResumeSandboxResponse)(nil),   // 28: dsec.v1.ResumeSandboxResponse
-	(*ExtendSandboxRequest)(nil),    // 29: dsec.v1.ExtendSandboxRequest
-	(*ExtendSandboxResponse)(nil),   // 30: dsec.v1.ExtendSandboxResponse
-	(*SetNetworkRequest)(nil),       // 31: dsec.v1.SetNetworkRequest
-	(*SetNetworkResponse)(nil),      // 32: dsec.v1.SetNetworkResponse
-	(*ExplainNetworkRequest)(nil),   // 33: dsec.v1.ExplainNetworkRequest
-	(*ExplainNetworkResponse)(nil),  // 34: dsec.v1.ExplainNetworkResponse
-	(*SandboxStats)(nil),            // 35: dsec.v1.SandboxStats
-	(*GetSandboxStatsRequest)(nil),  // 36: dsec.v1.GetSandboxStatsRequest
-	(*GetSandboxStatsResponse)(nil), // 37: dsec.v1.GetSandboxStatsResponse
-	(*Event)(nil),                   // 38: dsec.v1.Event
-	(*StreamEventsRequest)(nil),     // 39: dsec.v1.StreamEventsRequest
-	(*StreamEventsResponse)(nil),    // 40: dsec.v1.StreamEventsResponse
-	nil,                             // 41: dsec.v1.SandboxSpec.EnvEntry
-	nil,                             // 42: dsec.v1.SandboxSpec.SecretsEntry
-	nil,                             // 43: dsec.v1.SandboxSpec.LabelsEntry
-	nil,                             // 44: dsec.v1.ListSandboxesRequest.LabelsEntry
-	nil,                             // 45: dsec.v1.StopSandboxesRequest.LabelsEntry
-	nil,                             // 46: dsec.v1.Event.AttributesEntry
-	nil,                             // 47: dsec.v1.StreamEventsRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 48: google.protobuf.Timestamp
+	(OnTimeout)(0),                  // 3: dsec.v1.OnTimeout
+	(*Failure)(nil),                 // 4: dsec.v1.Failure
+	(*Limits)(nil),                  // 5: dsec.v1.Limits
+	(*Environment)(nil),             // 6: dsec.v1.Environment
+	(*NetworkRule)(nil),             // 7: dsec.v1.NetworkRule
+	(*NetworkLimits)(nil),           // 8: dsec.v1.NetworkLimits
+	(*NetworkPolicy)(nil),           // 9: dsec.v1.NetworkPolicy
+	(*NetworkLayer)(nil),            // 10: dsec.v1.NetworkLayer
+	(*SandboxSpec)(nil),             // 11: dsec.v1.SandboxSpec
+	(*Network)(nil),                 // 12: dsec.v1.Network
+	(*Sandbox)(nil),                 // 13: dsec.v1.Sandbox
+	(*CreateSandboxRequest)(nil),    // 14: dsec.v1.CreateSandboxRequest
+	(*CreateResult)(nil),            // 15: dsec.v1.CreateResult
+	(*Error)(nil),                   // 16: dsec.v1.Error
+	(*CreateSandboxResponse)(nil),   // 17: dsec.v1.CreateSandboxResponse
+	(*GetSandboxRequest)(nil),       // 18: dsec.v1.GetSandboxRequest
+	(*GetSandboxResponse)(nil),      // 19: dsec.v1.GetSandboxResponse
+	(*ListSandboxesRequest)(nil),    // 20: dsec.v1.ListSandboxesRequest
+	(*ListSandboxesResponse)(nil),   // 21: dsec.v1.ListSandboxesResponse
+	(*StopSandboxRequest)(nil),      // 22: dsec.v1.StopSandboxRequest
+	(*StopSandboxResponse)(nil),     // 23: dsec.v1.StopSandboxResponse
+	(*StopSandboxesRequest)(nil),    // 24: dsec.v1.StopSandboxesRequest
+	(*StopSandboxesResponse)(nil),   // 25: dsec.v1.StopSandboxesResponse
+	(*PauseSandboxRequest)(nil),     // 26: dsec.v1.PauseSandboxRequest
+	(*PauseSandboxResponse)(nil),    // 27: dsec.v1.PauseSandboxResponse
+	(*ResumeSandboxRequest)(nil),    // 28: dsec.v1.ResumeSandboxRequest
+	(*ResumeSandboxResponse)(nil),   // 29: dsec.v1.ResumeSandboxResponse
+	(*ExtendSandboxRequest)(nil),    // 30: dsec.v1.ExtendSandboxRequest
+	(*ExtendSandboxResponse)(nil),   // 31: dsec.v1.ExtendSandboxResponse
+	(*SetNetworkRequest)(nil),       // 32: dsec.v1.SetNetworkRequest
+	(*SetNetworkResponse)(nil),      // 33: dsec.v1.SetNetworkResponse
+	(*ExplainNetworkRequest)(nil),   // 34: dsec.v1.ExplainNetworkRequest
+	(*ExplainNetworkResponse)(nil),  // 35: dsec.v1.ExplainNetworkResponse
+	(*SandboxStats)(nil),            // 36: dsec.v1.SandboxStats
+	(*GetSandboxStatsRequest)(nil),  // 37: dsec.v1.GetSandboxStatsRequest
+	(*GetSandboxStatsResponse)(nil), // 38: dsec.v1.GetSandboxStatsResponse
+	(*Event)(nil),                   // 39: dsec.v1.Event
+	(*StreamEventsRequest)(nil),     // 40: dsec.v1.StreamEventsRequest
+	(*StreamEventsResponse)(nil),    // 41: dsec.v1.StreamEventsResponse
+	nil,                             // 42: dsec.v1.SandboxSpec.EnvEntry
+	nil,                             // 43: dsec.v1.SandboxSpec.SecretsEntry
+	nil,                             // 44: dsec.v1.SandboxSpec.LabelsEntry
+	nil,                             // 45: dsec.v1.ListSandboxesRequest.LabelsEntry
+	nil,                             // 46: dsec.v1.StopSandboxesRequest.LabelsEntry
+	nil,                             // 47: dsec.v1.Event.AttributesEntry
+	nil,                             // 48: dsec.v1.StreamEventsRequest.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 49: google.protobuf.Timestamp
 }
 var file_dsec_v1_sandbox_proto_depIdxs = []int32{
 	2,  // 0: dsec.v1.Failure.blame:type_name -> dsec.v1.Blame
-	6,  // 1: dsec.v1.NetworkPolicy.rules:type_name -> dsec.v1.NetworkRule
-	7,  // 2: dsec.v1.NetworkPolicy.limits:type_name -> dsec.v1.NetworkLimits
-	8,  // 3: dsec.v1.NetworkLayer.policy:type_name -> dsec.v1.NetworkPolicy
+	7,  // 1: dsec.v1.NetworkPolicy.rules:type_name -> dsec.v1.NetworkRule
+	8,  // 2: dsec.v1.NetworkPolicy.limits:type_name -> dsec.v1.NetworkLimits
+	9,  // 3: dsec.v1.NetworkLayer.policy:type_name -> dsec.v1.NetworkPolicy
 	0,  // 4: dsec.v1.SandboxSpec.backend:type_name -> dsec.v1.Backend
-	5,  // 5: dsec.v1.SandboxSpec.environment:type_name -> dsec.v1.Environment
-	4,  // 6: dsec.v1.SandboxSpec.limits:type_name -> dsec.v1.Limits
-	41, // 7: dsec.v1.SandboxSpec.env:type_name -> dsec.v1.SandboxSpec.EnvEntry
-	42, // 8: dsec.v1.SandboxSpec.secrets:type_name -> dsec.v1.SandboxSpec.SecretsEntry
-	43, // 9: dsec.v1.SandboxSpec.labels:type_name -> dsec.v1.SandboxSpec.LabelsEntry
-	6,  // 10: dsec.v1.SandboxSpec.network_rules:type_name -> dsec.v1.NetworkRule
-	7,  // 11: dsec.v1.SandboxSpec.network_limits:type_name -> dsec.v1.NetworkLimits
-	6,  // 12: dsec.v1.Network.rules:type_name -> dsec.v1.NetworkRule
-	7,  // 13: dsec.v1.Network.limits:type_name -> dsec.v1.NetworkLimits
-	9,  // 14: dsec.v1.Network.above:type_name -> dsec.v1.NetworkLayer
-	1,  // 15: dsec.v1.Sandbox.state:type_name -> dsec.v1.SandboxState
-	10, // 16: dsec.v1.Sandbox.spec:type_name -> dsec.v1.SandboxSpec
-	48, // 17: dsec.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	48, // 18: dsec.v1.Sandbox.ready_at:type_name -> google.protobuf.Timestamp
-	48, // 19: dsec.v1.Sandbox.ended_at:type_name -> google.protobuf.Timestamp
-	48, // 20: dsec.v1.Sandbox.expires_at:type_name -> google.protobuf.Timestamp
-	3,  // 21: dsec.v1.Sandbox.end:type_name -> dsec.v1.Failure
-	11, // 22: dsec.v1.Sandbox.network:type_name -> dsec.v1.Network
-	10, // 23: dsec.v1.CreateSandboxRequest.spec:type_name -> dsec.v1.SandboxSpec
-	12, // 24: dsec.v1.CreateResult.sandbox:type_name -> dsec.v1.Sandbox
-	15, // 25: dsec.v1.CreateResult.error:type_name -> dsec.v1.Error
-	3,  // 26: dsec.v1.Error.failure:type_name -> dsec.v1.Failure
-	14, // 27: dsec.v1.CreateSandboxResponse.results:type_name -> dsec.v1.CreateResult
-	12, // 28: dsec.v1.GetSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	44, // 29: dsec.v1.ListSandboxesRequest.labels:type_name -> dsec.v1.ListSandboxesRequest.LabelsEntry
-	1,  // 30: dsec.v1.ListSandboxesRequest.states:type_name -> dsec.v1.SandboxState
-	12, // 31: dsec.v1.ListSandboxesResponse.sandboxes:type_name -> dsec.v1.Sandbox
-	12, // 32: dsec.v1.StopSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	45, // 33: dsec.v1.StopSandboxesRequest.labels:type_name -> dsec.v1.StopSandboxesRequest.LabelsEntry
-	12, // 34: dsec.v1.PauseSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	12, // 35: dsec.v1.ResumeSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	12, // 36: dsec.v1.ExtendSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	6,  // 37: dsec.v1.SetNetworkRequest.rules:type_name -> dsec.v1.NetworkRule
-	7,  // 38: dsec.v1.SetNetworkRequest.limits:type_name -> dsec.v1.NetworkLimits
-	11, // 39: dsec.v1.SetNetworkResponse.network:type_name -> dsec.v1.Network
-	48, // 40: dsec.v1.SandboxStats.at:type_name -> google.protobuf.Timestamp
-	35, // 41: dsec.v1.GetSandboxStatsResponse.stats:type_name -> dsec.v1.SandboxStats
-	48, // 42: dsec.v1.Event.at:type_name -> google.protobuf.Timestamp
-	46, // 43: dsec.v1.Event.attributes:type_name -> dsec.v1.Event.AttributesEntry
-	47, // 44: dsec.v1.StreamEventsRequest.labels:type_name -> dsec.v1.StreamEventsRequest.LabelsEntry
-	38, // 45: dsec.v1.StreamEventsResponse.event:type_name -> dsec.v1.Event
-	13, // 46: dsec.v1.SandboxService.CreateSandbox:input_type -> dsec.v1.CreateSandboxRequest
-	17, // 47: dsec.v1.SandboxService.GetSandbox:input_type -> dsec.v1.GetSandboxRequest
-	19, // 48: dsec.v1.SandboxService.ListSandboxes:input_type -> dsec.v1.ListSandboxesRequest
-	21, // 49: dsec.v1.SandboxService.StopSandbox:input_type -> dsec.v1.StopSandboxRequest
-	23, // 50: dsec.v1.SandboxService.StopSandboxes:input_type -> dsec.v1.StopSandboxesRequest
-	25, // 51: dsec.v1.SandboxService.PauseSandbox:input_type -> dsec.v1.PauseSandboxRequest
-	27, // 52: dsec.v1.SandboxService.ResumeSandbox:input_type -> dsec.v1.ResumeSandboxRequest
-	29, // 53: dsec.v1.SandboxService.ExtendSandbox:input_type -> dsec.v1.ExtendSandboxRequest
-	36, // 54: dsec.v1.SandboxService.GetSandboxStats:input_type -> dsec.v1.GetSandboxStatsRequest
-	31, // 55: dsec.v1.SandboxService.SetNetwork:input_type -> dsec.v1.SetNetworkRequest
-	33, // 56: dsec.v1.SandboxService.ExplainNetwork:input_type -> dsec.v1.ExplainNetworkRequest
-	39, // 57: dsec.v1.SandboxService.StreamEvents:input_type -> dsec.v1.StreamEventsRequest
-	16, // 58: dsec.v1.SandboxService.CreateSandbox:output_type -> dsec.v1.CreateSandboxResponse
-	18, // 59: dsec.v1.SandboxService.GetSandbox:output_type -> dsec.v1.GetSandboxResponse
-	20, // 60: dsec.v1.SandboxService.ListSandboxes:output_type -> dsec.v1.ListSandboxesResponse
-	22, // 61: dsec.v1.SandboxService.StopSandbox:output_type -> dsec.v1.StopSandboxResponse
-	24, // 62: dsec.v1.SandboxService.StopSandboxes:output_type -> dsec.v1.StopSandboxesResponse
-	26, // 63: dsec.v1.SandboxService.PauseSandbox:output_type -> dsec.v1.PauseSandboxResponse
-	28, // 64: dsec.v1.SandboxService.ResumeSandbox:output_type -> dsec.v1.ResumeSandboxResponse
-	30, // 65: dsec.v1.SandboxService.ExtendSandbox:output_type -> dsec.v1.ExtendSandboxResponse
-	37, // 66: dsec.v1.SandboxService.GetSandboxStats:output_type -> dsec.v1.GetSandboxStatsResponse
-	32, // 67: dsec.v1.SandboxService.SetNetwork:output_type -> dsec.v1.SetNetworkResponse
-	34, // 68: dsec.v1.SandboxService.ExplainNetwork:output_type -> dsec.v1.ExplainNetworkResponse
-	40, // 69: dsec.v1.SandboxService.StreamEvents:output_type -> dsec.v1.StreamEventsResponse
-	58, // [58:70] is the sub-list for method output_type
-	46, // [46:58] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	6,  // 5: dsec.v1.SandboxSpec.environment:type_name -> dsec.v1.Environment
+	5,  // 6: dsec.v1.SandboxSpec.limits:type_name -> dsec.v1.Limits
+	42, // 7: dsec.v1.SandboxSpec.env:type_name -> dsec.v1.SandboxSpec.EnvEntry
+	43, // 8: dsec.v1.SandboxSpec.secrets:type_name -> dsec.v1.SandboxSpec.SecretsEntry
+	44, // 9: dsec.v1.SandboxSpec.labels:type_name -> dsec.v1.SandboxSpec.LabelsEntry
+	7,  // 10: dsec.v1.SandboxSpec.network_rules:type_name -> dsec.v1.NetworkRule
+	8,  // 11: dsec.v1.SandboxSpec.network_limits:type_name -> dsec.v1.NetworkLimits
+	3,  // 12: dsec.v1.SandboxSpec.on_timeout:type_name -> dsec.v1.OnTimeout
+	7,  // 13: dsec.v1.Network.rules:type_name -> dsec.v1.NetworkRule
+	8,  // 14: dsec.v1.Network.limits:type_name -> dsec.v1.NetworkLimits
+	10, // 15: dsec.v1.Network.above:type_name -> dsec.v1.NetworkLayer
+	1,  // 16: dsec.v1.Sandbox.state:type_name -> dsec.v1.SandboxState
+	11, // 17: dsec.v1.Sandbox.spec:type_name -> dsec.v1.SandboxSpec
+	49, // 18: dsec.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	49, // 19: dsec.v1.Sandbox.ready_at:type_name -> google.protobuf.Timestamp
+	49, // 20: dsec.v1.Sandbox.ended_at:type_name -> google.protobuf.Timestamp
+	49, // 21: dsec.v1.Sandbox.expires_at:type_name -> google.protobuf.Timestamp
+	4,  // 22: dsec.v1.Sandbox.end:type_name -> dsec.v1.Failure
+	12, // 23: dsec.v1.Sandbox.network:type_name -> dsec.v1.Network
+	49, // 24: dsec.v1.Sandbox.paused_until:type_name -> google.protobuf.Timestamp
+	11, // 25: dsec.v1.CreateSandboxRequest.spec:type_name -> dsec.v1.SandboxSpec
+	13, // 26: dsec.v1.CreateResult.sandbox:type_name -> dsec.v1.Sandbox
+	16, // 27: dsec.v1.CreateResult.error:type_name -> dsec.v1.Error
+	4,  // 28: dsec.v1.Error.failure:type_name -> dsec.v1.Failure
+	15, // 29: dsec.v1.CreateSandboxResponse.results:type_name -> dsec.v1.CreateResult
+	13, // 30: dsec.v1.GetSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	45, // 31: dsec.v1.ListSandboxesRequest.labels:type_name -> dsec.v1.ListSandboxesRequest.LabelsEntry
+	1,  // 32: dsec.v1.ListSandboxesRequest.states:type_name -> dsec.v1.SandboxState
+	13, // 33: dsec.v1.ListSandboxesResponse.sandboxes:type_name -> dsec.v1.Sandbox
+	13, // 34: dsec.v1.StopSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	46, // 35: dsec.v1.StopSandboxesRequest.labels:type_name -> dsec.v1.StopSandboxesRequest.LabelsEntry
+	13, // 36: dsec.v1.PauseSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	13, // 37: dsec.v1.ResumeSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	13, // 38: dsec.v1.ExtendSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	7,  // 39: dsec.v1.SetNetworkRequest.rules:type_name -> dsec.v1.NetworkRule
+	8,  // 40: dsec.v1.SetNetworkRequest.limits:type_name -> dsec.v1.NetworkLimits
+	12, // 41: dsec.v1.SetNetworkResponse.network:type_name -> dsec.v1.Network
+	49, // 42: dsec.v1.SandboxStats.at:type_name -> google.protobuf.Timestamp
+	36, // 43: dsec.v1.GetSandboxStatsResponse.stats:type_name -> dsec.v1.SandboxStats
+	49, // 44: dsec.v1.Event.at:type_name -> google.protobuf.Timestamp
+	47, // 45: dsec.v1.Event.attributes:type_name -> dsec.v1.Event.AttributesEntry
+	48, // 46: dsec.v1.StreamEventsRequest.labels:type_name -> dsec.v1.StreamEventsRequest.LabelsEntry
+	39, // 47: dsec.v1.StreamEventsResponse.event:type_name -> dsec.v1.Event
+	14, // 48: dsec.v1.SandboxService.CreateSandbox:input_type -> dsec.v1.CreateSandboxRequest
+	18, // 49: dsec.v1.SandboxService.GetSandbox:input_type -> dsec.v1.GetSandboxRequest
+	20, // 50: dsec.v1.SandboxService.ListSandboxes:input_type -> dsec.v1.ListSandboxesRequest
+	22, // 51: dsec.v1.SandboxService.StopSandbox:input_type -> dsec.v1.StopSandboxRequest
+	24, // 52: dsec.v1.SandboxService.StopSandboxes:input_type -> dsec.v1.StopSandboxesRequest
+	26, // 53: dsec.v1.SandboxService.PauseSandbox:input_type -> dsec.v1.PauseSandboxRequest
+	28, // 54: dsec.v1.SandboxService.ResumeSandbox:input_type -> dsec.v1.ResumeSandboxRequest
+	30, // 55: dsec.v1.SandboxService.ExtendSandbox:input_type -> dsec.v1.ExtendSandboxRequest
+	37, // 56: dsec.v1.SandboxService.GetSandboxStats:input_type -> dsec.v1.GetSandboxStatsRequest
+	32, // 57: dsec.v1.SandboxService.SetNetwork:input_type -> dsec.v1.SetNetworkRequest
+	34, // 58: dsec.v1.SandboxService.ExplainNetwork:input_type -> dsec.v1.ExplainNetworkRequest
+	40, // 59: dsec.v1.SandboxService.StreamEvents:input_type -> dsec.v1.StreamEventsRequest
+	17, // 60: dsec.v1.SandboxService.CreateSandbox:output_type -> dsec.v1.CreateSandboxResponse
+	19, // 61: dsec.v1.SandboxService.GetSandbox:output_type -> dsec.v1.GetSandboxResponse
+	21, // 62: dsec.v1.SandboxService.ListSandboxes:output_type -> dsec.v1.ListSandboxesResponse
+	23, // 63: dsec.v1.SandboxService.StopSandbox:output_type -> dsec.v1.StopSandboxResponse
+	25, // 64: dsec.v1.SandboxService.StopSandboxes:output_type -> dsec.v1.StopSandboxesResponse
+	27, // 65: dsec.v1.SandboxService.PauseSandbox:output_type -> dsec.v1.PauseSandboxResponse
+	29, // 66: dsec.v1.SandboxService.ResumeSandbox:output_type -> dsec.v1.ResumeSandboxResponse
+	31, // 67: dsec.v1.SandboxService.ExtendSandbox:output_type -> dsec.v1.ExtendSandboxResponse
+	38, // 68: dsec.v1.SandboxService.GetSandboxStats:output_type -> dsec.v1.GetSandboxStatsResponse
+	33, // 69: dsec.v1.SandboxService.SetNetwork:output_type -> dsec.v1.SetNetworkResponse
+	35, // 70: dsec.v1.SandboxService.ExplainNetwork:output_type -> dsec.v1.ExplainNetworkResponse
+	41, // 71: dsec.v1.SandboxService.StreamEvents:output_type -> dsec.v1.StreamEventsResponse
+	60, // [60:72] is the sub-list for method output_type
+	48, // [48:60] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_sandbox_proto_init() }
@@ -3119,7 +3222,7 @@ func file_dsec_v1_sandbox_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_sandbox_proto_rawDesc), len(file_dsec_v1_sandbox_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      4,
 			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,

@@ -88,7 +88,38 @@ add('Sandbox.create(network)', () =>
     assert.equal((await get('/', { Host: host })).status, 403)
     assert.equal((await get('/', { Host: host, 'e2b-traffic-access-token': n.trafficAccessToken })).status, 502)
   }))
-add('Sandbox.create(lifecycle on_timeout=pause)', () => refuses(() => fresh({ lifecycle: { onTimeout: 'pause', autoResume: true } }, () => {})))
+add('Sandbox.create(lifecycle on_timeout=pause)', () =>
+  fresh({ timeoutMs: 5_000, lifecycle: { onTimeout: 'pause', autoResume: true } }, async (n) => {
+    assert.deepEqual((await n.getInfo()).lifecycle, { onTimeout: 'pause', autoResume: true })
+    const h = await n.commands.run('sleep 1005', { background: true, timeoutMs: 0 })
+    const over = h.wait().catch(() => {})
+    await n.setTimeout(0)
+    const paused = async () => (await n.getInfo()).state === 'paused'
+    await until(paused)
+    assert.equal(await n.isRunning(), false)
+    await n.setTimeout(600_000)
+    assert.equal((await n.commands.run(`kill -0 ${h.pid} && echo there`)).stdout, 'there\n')
+    const i = await n.getInfo()
+    assert.ok(i.state === 'running' && i.endAt - i.startedAt > 500_000)
+    await n.setTimeout(0)
+    await until(paused)
+    assert.equal(await (await Sandbox.connect(n.sandboxId, { timeoutMs: 60_000 })).isRunning(), true)
+    await n.kill()
+    await over
+  }))
+add('Sandbox.create(lifecycle auto_resume=False)', () =>
+  fresh({ lifecycle: { onTimeout: 'pause', autoResume: false } }, async (n) => {
+    assert.deepEqual((await n.getInfo()).lifecycle, { onTimeout: 'pause', autoResume: false })
+    await n.files.write('kept', '1')
+    await (n.pause ?? n.betaPause).call(n)
+    for (const request of [() => n.commands.run('true'), () => n.files.read('kept'), () => n.files.list('/'), () => n.files.write('x', 'y')]) {
+      await rejects(request, 'TimeoutError', 'SandboxError')
+    }
+    assert.equal((await n.getInfo()).state, 'paused')
+    assert.equal(await (await Sandbox.connect(n.sandboxId, { timeoutMs: 60_000 })).files.read('kept'), '1')
+  }))
+add('Sandbox.create(lifecycle on_timeout mode=filesystem)', () =>
+  refuses(() => fresh({ lifecycle: { onTimeout: { action: 'pause', keepMemory: false } } }, () => {})))
 add('Sandbox.create(mcp)', () => refuses(() => Sandbox.create({ timeoutMs: 60_000, mcp: { github: {} } })))
 add('Sandbox.create(volume_mounts)', () => refuses(() => Sandbox.create({ timeoutMs: 60_000, volumeMounts: { '/data': 'v' } })))
 add('Sandbox.connect', async (s) => {

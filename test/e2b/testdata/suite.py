@@ -152,10 +152,46 @@ def _(s):
 
 @case("Sandbox.create(lifecycle on_timeout=pause)")
 def _(s):
-    def do():
-        Sandbox.create(timeout=60, lifecycle={"on_timeout": "pause", "auto_resume": True}).kill()
+    n = Sandbox.create(timeout=5, lifecycle={"on_timeout": "pause", "auto_resume": True})
+    try:
+        i = n.get_info()
+        assert i.lifecycle == {"on_timeout": "pause", "auto_resume": True}, i.lifecycle
+        h = n.commands.run("sleep 1005", background=True)
+        n.set_timeout(0)
+        until(lambda: n.get_info().state == e2b.SandboxState.PAUSED)
+        assert not n.is_running()
+        n.set_timeout(600)  # as long as it has when it is woken
+        assert n.commands.run(f"kill -0 {h.pid} && echo there").stdout == "there\n"
+        i = n.get_info()
+        assert i.state == e2b.SandboxState.RUNNING and (i.end_at - i.started_at).total_seconds() > 500, i
+        n.set_timeout(0)
+        until(lambda: n.get_info().state == e2b.SandboxState.PAUSED)
+        m = Sandbox.connect(n.sandbox_id, timeout=60)
+        assert m.is_running()
+    finally:
+        n.kill()
 
-    refuses(do)
+
+@case("Sandbox.create(lifecycle auto_resume=False)")
+def _(s):
+    n = Sandbox.create(timeout=60, lifecycle={"on_timeout": "pause", "auto_resume": False})
+    try:
+        assert n.get_info().lifecycle == {"on_timeout": "pause", "auto_resume": False}
+        n.files.write("kept", "1")
+        pause = n.pause if hasattr(n, "pause") else n.beta_pause
+        pause()
+        for request in (lambda: n.commands.run("true"), lambda: n.files.read("kept"), lambda: n.files.list("/"), lambda: n.files.write("x", "y")):
+            raises(request, "TimeoutException", "SandboxException")
+        assert n.get_info().state == e2b.SandboxState.PAUSED
+        assert Sandbox.connect(n.sandbox_id, timeout=60).files.read("kept") == "1"
+        assert n.commands.run("echo up").stdout == "up\n"
+    finally:
+        n.kill()
+
+
+@case("Sandbox.create(lifecycle on_timeout mode=filesystem)")
+def _(s):
+    refuses(lambda: Sandbox.create(timeout=60, lifecycle={"on_timeout": {"action": "pause", "keep_memory": False}}))
 
 
 @case("Sandbox.create(idempotency_key)")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from .codec import without_defaults
 from .errors import InvalidArgument
@@ -56,6 +56,13 @@ class DSecRunArgs:
     ttl_running_stop: float | None = None
     """Idle timeout, in seconds: the sandbox ends when it had no request for so long, no command or stream being
     active. It does not run out while the sandbox is paused."""
+    on_timeout: Literal["stop", "pause"] | None = None
+    """What happens when one of the two runs out. ``"pause"`` keeps it with its processes, to be woken by a request or
+    ``resume``; it then has as much time to live as was set last."""
+    paused_limit: float | None = None
+    """Seconds that it may stay paused before it ends; 30 days where nothing is said."""
+    manual_resume: bool = False
+    """Only ``resume`` wakes it when it is paused; other requests raise FailedPrecondition."""
 
     init_user: str | int | None = None
     """Default user of commands: a name or id of the image, "name:group" or "uid:gid"."""
@@ -114,6 +121,9 @@ class DSecRunArgs:
             labels={**self.labels, **(labels or {})},
             ttlSeconds=self.ttl,
             idleTimeoutSeconds=self.ttl_running_stop,
+            onTimeout=None if self.on_timeout is None else f"ON_TIMEOUT_{self.on_timeout.upper()}",
+            pausedSeconds=self.paused_limit,
+            manualResume=self.manual_resume,
             createTimeoutSeconds=create_timeout,
             user=None if self.init_user is None else str(self.init_user),
             workdir=self.workdir,

@@ -61,6 +61,8 @@ class SandboxInfo:
     ready_at: datetime | None
     ended_at: datetime | None
     expires_at: datetime | None
+    paused_until: datetime | None
+    """When it ends unless it is resumed or extended; None while it is not paused."""
     end: Failure | None
     """Why it ended; set when state is stopped."""
     edge: str
@@ -98,6 +100,7 @@ class SandboxInfo:
             ready_at=codec.time(o, "readyAt"),
             ended_at=codec.time(o, "endedAt"),
             expires_at=codec.time(o, "expiresAt"),
+            paused_until=codec.time(o, "pausedUntil"),
             end=Failure.optional(o, "end"),
             edge=codec.text(o, "edge"),
             running_commands=codec.integer(o, "runningCommands"),
