@@ -9,13 +9,13 @@ import (
 
 // What clients of this door say of a sandbox is kept in its labels. Forks inherit it.
 const (
-	labelTemplate = "e2b.template"    // what it was made of, as the client called it; every sandbox of this door has it
-	labelTimeout  = "e2b.timeout"     // seconds
-	labelPrivate  = "e2b.private"     // "true": ports need the traffic token
-	labelInternet = "e2b.internet"    // "true" or "false"
-	labelName     = "e2b.name"        // of a snapshot
-	metaPrefix    = "e2b.metadata."   // + key
-	maxLabels     = 64 - 6            // as many metadata as fit
+	labelTemplate = "e2b.template"  // what it was made of, as the client called it; every sandbox of this door has it
+	labelTimeout  = "e2b.timeout"   // seconds
+	labelPrivate  = "e2b.private"   // "true": ports need the traffic token
+	labelInternet = "e2b.internet"  // "true" or "false"
+	labelName     = "e2b.name"      // of a snapshot
+	metaPrefix    = "e2b.metadata." // + key
+	maxLabels     = 64 - 6          // as many metadata as fit
 	maxLabel      = 256 - len(metaPrefix)
 )
 

@@ -256,3 +256,18 @@ async def test_read_while_stopping(client: DSecClient) -> None:
             assert (result.stdout, result.kind, result.exit_code) == (b"begun\n", "stopped", 137)
         await stopping
         assert (await sandbox.attach(command.id).wait(60)).kind == "stopped"
+
+
+async def test_paused_when_its_time_runs_out(client: DSecClient) -> None:
+    args = dataclasses.replace(ARGS, ttl=600, on_timeout="pause", paused_limit=3600, manual_resume=True)
+    async with await client.run_container(args) as sandbox:
+        await sandbox.extend(ttl=0.1)
+        async for e in sandbox.events(follow=True):
+            if e.type == "paused":
+                break
+        assert (await sandbox.info()).paused_until is not None
+        with pytest.raises(FailedPrecondition, match="is paused"):
+            await sandbox.run_shell("true")
+        await sandbox.extend(ttl=600)
+        assert (await sandbox.resume()).paused_until is None
+        assert (await sandbox.run_shell("echo up")).stdout == "up\n"
