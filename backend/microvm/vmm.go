@@ -154,6 +154,11 @@ func blockNode(name, path string, writable bool) map[string]any {
 
 func (m *hardware) commandLine() string {
 	s := "console=ttyS0 reboot=t panic=-1 quiet loglevel=4 tsc=reliable no_timer_check 8250.nr_uarts=1 random.trust_cpu=on rdinit=/init"
+	if !m.kvm {
+		// An emulator translates a program anew for each address that it is loaded at, which is half of what a command
+		// costs; and there is no processor whose faults were to be worked around.
+		s += " norandmaps mitigations=off"
+	}
 	if m.tscKHz > 0 && !m.kvm {
 		// Else the kernel looks for a timer to calibrate by that such a machine has not.
 		s += " tsc_early_khz=" + strconv.Itoa(m.tscKHz)

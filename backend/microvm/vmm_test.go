@@ -27,7 +27,7 @@ func TestArguments(t *testing.T) {
 		` -blockdev {"cache":{"direct":false,"no-flush":true},"discard":"unmap","driver":"raw","file":{"cache":{"direct":false,"no-flush":true},` +
 		`"discard":"unmap","driver":"file","filename":"disk.raw","locking":"off"},"node-name":"disk","read-only":false}` +
 		` -device virtio-blk-device,drive=disk,serial=disk`
-	for accel, tsc := range map[string]string{"tcg,thread=single,tb-size=64": " tsc_early_khz=2400000", "kvm": ""} {
+	for accel, tsc := range map[string]string{"tcg,thread=single,tb-size=64": " norandmaps mitigations=off tsc_early_khz=2400000", "kvm": ""} {
 		h.kvm = accel == "kvm"
 		want := strings.Replace(head, "ACCEL", accel, 1) + tsc + " -- machine" + disks
 		if got := strings.Join(h.args(), " "); got != want {

@@ -37,6 +37,7 @@ func run() error {
 	if err := mountAll(); err != nil {
 		return err
 	}
+	quietTimer()
 	if err := loadModules(); err != nil {
 		return err
 	}
