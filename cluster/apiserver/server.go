@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -41,8 +43,10 @@ type Options struct {
 	CollectGrace time.Duration
 	// MaxInFlight bounds the requests being served, streams included; 0 = 20000.
 	MaxInFlight int
-	Version     string
-	Log         *slog.Logger
+	// Scratch is a directory for the contexts of builds; empty = the system's for temporary files.
+	Scratch string
+	Version string
+	Log     *slog.Logger
 }
 
 // Server is one API server. Run must run while Handler and Ports serve.
@@ -54,6 +58,7 @@ type Server struct {
 	metrics  *metrics
 	slots    chan struct{}
 	deleted  chan struct{} // a layer has lost a name
+	builds   atomic.Int32  // under way
 
 	nameless nameless
 
@@ -69,6 +74,11 @@ func New(o Options) (*Server, error) {
 		o.CollectGrace = 2 * time.Minute
 	}
 	s := &Server{o: o, errors: connect.NewErrorWriter(), metrics: newMetrics(), slots: make(chan struct{}, o.MaxInFlight), deleted: make(chan struct{}, 1)}
+	if o.Scratch != "" { // builds end with the process that does them
+		if err := os.RemoveAll(o.Scratch); err != nil {
+			return nil, fmt.Errorf("clear contexts of builds: %w", err)
+		}
+	}
 	var err error
 	if s.edges, err = NewEdges(o.Edges); err != nil {
 		return nil, err
@@ -140,6 +150,7 @@ func (s *Server) routes() http.Handler {
 	path, layers := dsecv1connect.NewLayerServiceHandler(layerService{s: s}, opts...)
 	api.Handle(path, layers)
 	api.HandleFunc("PUT /v1/layers", s.uploadLayer)
+	api.HandleFunc("PUT /v1/builds", s.buildImage)
 	path, environments := dsecv1connect.NewEnvironmentServiceHandler(environmentService{s}, opts...)
 	api.Handle(path, environments)
 	path, keys := dsecv1connect.NewKeyServiceHandler(keyService{s}, opts...)

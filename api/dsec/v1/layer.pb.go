@@ -710,6 +710,176 @@ func (x *ImportError) GetMessage() string {
 	return ""
 }
 
+// BuildImageResponse is one thing that happens in a build.
+type BuildImageResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A step begins, or was found done.
+	Step *BuildStep `protobuf:"bytes,1,opt,name=step,proto3" json:"step,omitempty"`
+	// What the command of the last step says, both of its outputs.
+	Output []byte `protobuf:"bytes,2,opt,name=output,proto3" json:"output,omitempty"`
+	// At the end: the base, whether the name had a version with this content already, and how many steps were not done again.
+	Layer       *Layer `protobuf:"bytes,3,opt,name=layer,proto3" json:"layer,omitempty"`
+	Reused      bool   `protobuf:"varint,4,opt,name=reused,proto3" json:"reused,omitempty"`
+	CachedSteps int32  `protobuf:"varint,5,opt,name=cached_steps,json=cachedSteps,proto3" json:"cached_steps,omitempty"`
+	// Or why it failed.
+	Error         *ImportError `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BuildImageResponse) Reset() {
+	*x = BuildImageResponse{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BuildImageResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BuildImageResponse) ProtoMessage() {}
+
+func (x *BuildImageResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BuildImageResponse.ProtoReflect.Descriptor instead.
+func (*BuildImageResponse) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *BuildImageResponse) GetStep() *BuildStep {
+	if x != nil {
+		return x.Step
+	}
+	return nil
+}
+
+func (x *BuildImageResponse) GetOutput() []byte {
+	if x != nil {
+		return x.Output
+	}
+	return nil
+}
+
+func (x *BuildImageResponse) GetLayer() *Layer {
+	if x != nil {
+		return x.Layer
+	}
+	return nil
+}
+
+func (x *BuildImageResponse) GetReused() bool {
+	if x != nil {
+		return x.Reused
+	}
+	return false
+}
+
+func (x *BuildImageResponse) GetCachedSteps() int32 {
+	if x != nil {
+		return x.CachedSteps
+	}
+	return 0
+}
+
+func (x *BuildImageResponse) GetError() *ImportError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// BuildStep is an instruction of a Dockerfile.
+type BuildStep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From 1, of so many.
+	Number int32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Count  int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// In the Dockerfile, from 1.
+	Line int32 `protobuf:"varint,3,opt,name=line,proto3" json:"line,omitempty"`
+	// As written, continuation lines joined.
+	Text string `protobuf:"bytes,4,opt,name=text,proto3" json:"text,omitempty"`
+	// It was done before, and is not done again.
+	Cached        bool `protobuf:"varint,5,opt,name=cached,proto3" json:"cached,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BuildStep) Reset() {
+	*x = BuildStep{}
+	mi := &file_dsec_v1_layer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BuildStep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BuildStep) ProtoMessage() {}
+
+func (x *BuildStep) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_layer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BuildStep.ProtoReflect.Descriptor instead.
+func (*BuildStep) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *BuildStep) GetNumber() int32 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *BuildStep) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *BuildStep) GetLine() int32 {
+	if x != nil {
+		return x.Line
+	}
+	return 0
+}
+
+func (x *BuildStep) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *BuildStep) GetCached() bool {
+	if x != nil {
+		return x.Cached
+	}
+	return false
+}
+
 type ListLayersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          LayerKind              `protobuf:"varint,1,opt,name=kind,proto3,enum=dsec.v1.LayerKind" json:"kind,omitempty"`
@@ -720,7 +890,7 @@ type ListLayersRequest struct {
 
 func (x *ListLayersRequest) Reset() {
 	*x = ListLayersRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[8]
+	mi := &file_dsec_v1_layer_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +902,7 @@ func (x *ListLayersRequest) String() string {
 func (*ListLayersRequest) ProtoMessage() {}
 
 func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[8]
+	mi := &file_dsec_v1_layer_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +915,7 @@ func (x *ListLayersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersRequest.ProtoReflect.Descriptor instead.
 func (*ListLayersRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{8}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListLayersRequest) GetKind() LayerKind {
@@ -771,7 +941,7 @@ type ListLayersResponse struct {
 
 func (x *ListLayersResponse) Reset() {
 	*x = ListLayersResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[9]
+	mi := &file_dsec_v1_layer_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -783,7 +953,7 @@ func (x *ListLayersResponse) String() string {
 func (*ListLayersResponse) ProtoMessage() {}
 
 func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[9]
+	mi := &file_dsec_v1_layer_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -796,7 +966,7 @@ func (x *ListLayersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListLayersResponse.ProtoReflect.Descriptor instead.
 func (*ListLayersResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{9}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListLayersResponse) GetLayers() []*Layer {
@@ -820,7 +990,7 @@ type DeleteLayerRequest struct {
 
 func (x *DeleteLayerRequest) Reset() {
 	*x = DeleteLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[10]
+	mi := &file_dsec_v1_layer_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -832,7 +1002,7 @@ func (x *DeleteLayerRequest) String() string {
 func (*DeleteLayerRequest) ProtoMessage() {}
 
 func (x *DeleteLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[10]
+	mi := &file_dsec_v1_layer_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -845,7 +1015,7 @@ func (x *DeleteLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLayerRequest.ProtoReflect.Descriptor instead.
 func (*DeleteLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{10}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *DeleteLayerRequest) GetKind() LayerKind {
@@ -885,7 +1055,7 @@ type DeleteLayerResponse struct {
 
 func (x *DeleteLayerResponse) Reset() {
 	*x = DeleteLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[11]
+	mi := &file_dsec_v1_layer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -897,7 +1067,7 @@ func (x *DeleteLayerResponse) String() string {
 func (*DeleteLayerResponse) ProtoMessage() {}
 
 func (x *DeleteLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[11]
+	mi := &file_dsec_v1_layer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -910,7 +1080,7 @@ func (x *DeleteLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteLayerResponse.ProtoReflect.Descriptor instead.
 func (*DeleteLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{11}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *DeleteLayerResponse) GetDeleted() []*Layer {
@@ -931,7 +1101,7 @@ type GetLayerRequest struct {
 
 func (x *GetLayerRequest) Reset() {
 	*x = GetLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[12]
+	mi := &file_dsec_v1_layer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -943,7 +1113,7 @@ func (x *GetLayerRequest) String() string {
 func (*GetLayerRequest) ProtoMessage() {}
 
 func (x *GetLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[12]
+	mi := &file_dsec_v1_layer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -956,7 +1126,7 @@ func (x *GetLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLayerRequest.ProtoReflect.Descriptor instead.
 func (*GetLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{12}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *GetLayerRequest) GetKind() LayerKind {
@@ -984,7 +1154,7 @@ type GetLayerResponse struct {
 
 func (x *GetLayerResponse) Reset() {
 	*x = GetLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[13]
+	mi := &file_dsec_v1_layer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -996,7 +1166,7 @@ func (x *GetLayerResponse) String() string {
 func (*GetLayerResponse) ProtoMessage() {}
 
 func (x *GetLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[13]
+	mi := &file_dsec_v1_layer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1009,7 +1179,7 @@ func (x *GetLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLayerResponse.ProtoReflect.Descriptor instead.
 func (*GetLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{13}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetLayerResponse) GetLayer() *Layer {
@@ -1041,7 +1211,7 @@ type TagLayerRequest struct {
 
 func (x *TagLayerRequest) Reset() {
 	*x = TagLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[14]
+	mi := &file_dsec_v1_layer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1053,7 +1223,7 @@ func (x *TagLayerRequest) String() string {
 func (*TagLayerRequest) ProtoMessage() {}
 
 func (x *TagLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[14]
+	mi := &file_dsec_v1_layer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1066,7 +1236,7 @@ func (x *TagLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagLayerRequest.ProtoReflect.Descriptor instead.
 func (*TagLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{14}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TagLayerRequest) GetKind() LayerKind {
@@ -1107,7 +1277,7 @@ type TagLayerResponse struct {
 
 func (x *TagLayerResponse) Reset() {
 	*x = TagLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[15]
+	mi := &file_dsec_v1_layer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1119,7 +1289,7 @@ func (x *TagLayerResponse) String() string {
 func (*TagLayerResponse) ProtoMessage() {}
 
 func (x *TagLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[15]
+	mi := &file_dsec_v1_layer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1132,7 +1302,7 @@ func (x *TagLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TagLayerResponse.ProtoReflect.Descriptor instead.
 func (*TagLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{15}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TagLayerResponse) GetLayer() *Layer {
@@ -1158,7 +1328,7 @@ type PublishLayerRequest struct {
 
 func (x *PublishLayerRequest) Reset() {
 	*x = PublishLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[16]
+	mi := &file_dsec_v1_layer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1340,7 @@ func (x *PublishLayerRequest) String() string {
 func (*PublishLayerRequest) ProtoMessage() {}
 
 func (x *PublishLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[16]
+	mi := &file_dsec_v1_layer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1353,7 @@ func (x *PublishLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishLayerRequest.ProtoReflect.Descriptor instead.
 func (*PublishLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{16}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PublishLayerRequest) GetKind() LayerKind {
@@ -1239,7 +1409,7 @@ type PublishLayerResponse struct {
 
 func (x *PublishLayerResponse) Reset() {
 	*x = PublishLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[17]
+	mi := &file_dsec_v1_layer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1251,7 +1421,7 @@ func (x *PublishLayerResponse) String() string {
 func (*PublishLayerResponse) ProtoMessage() {}
 
 func (x *PublishLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[17]
+	mi := &file_dsec_v1_layer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1264,7 +1434,7 @@ func (x *PublishLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublishLayerResponse.ProtoReflect.Descriptor instead.
 func (*PublishLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{17}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PublishLayerResponse) GetLayer() *Layer {
@@ -1297,7 +1467,7 @@ type DiffLayersRequest struct {
 
 func (x *DiffLayersRequest) Reset() {
 	*x = DiffLayersRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[18]
+	mi := &file_dsec_v1_layer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1309,7 +1479,7 @@ func (x *DiffLayersRequest) String() string {
 func (*DiffLayersRequest) ProtoMessage() {}
 
 func (x *DiffLayersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[18]
+	mi := &file_dsec_v1_layer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1322,7 +1492,7 @@ func (x *DiffLayersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffLayersRequest.ProtoReflect.Descriptor instead.
 func (*DiffLayersRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{18}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DiffLayersRequest) GetKind() LayerKind {
@@ -1375,7 +1545,7 @@ type FileChange struct {
 
 func (x *FileChange) Reset() {
 	*x = FileChange{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[19]
+	mi := &file_dsec_v1_layer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1557,7 @@ func (x *FileChange) String() string {
 func (*FileChange) ProtoMessage() {}
 
 func (x *FileChange) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[19]
+	mi := &file_dsec_v1_layer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1570,7 @@ func (x *FileChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileChange.ProtoReflect.Descriptor instead.
 func (*FileChange) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{19}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *FileChange) GetPath() string {
@@ -1447,7 +1617,7 @@ type DiffLayersResponse struct {
 
 func (x *DiffLayersResponse) Reset() {
 	*x = DiffLayersResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[20]
+	mi := &file_dsec_v1_layer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1459,7 +1629,7 @@ func (x *DiffLayersResponse) String() string {
 func (*DiffLayersResponse) ProtoMessage() {}
 
 func (x *DiffLayersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[20]
+	mi := &file_dsec_v1_layer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1472,7 +1642,7 @@ func (x *DiffLayersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DiffLayersResponse.ProtoReflect.Descriptor instead.
 func (*DiffLayersResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{20}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DiffLayersResponse) GetChanges() []*FileChange {
@@ -1492,7 +1662,7 @@ type VerifyLayerRequest struct {
 
 func (x *VerifyLayerRequest) Reset() {
 	*x = VerifyLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[21]
+	mi := &file_dsec_v1_layer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1504,7 +1674,7 @@ func (x *VerifyLayerRequest) String() string {
 func (*VerifyLayerRequest) ProtoMessage() {}
 
 func (x *VerifyLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[21]
+	mi := &file_dsec_v1_layer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1517,7 +1687,7 @@ func (x *VerifyLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyLayerRequest.ProtoReflect.Descriptor instead.
 func (*VerifyLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{21}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *VerifyLayerRequest) GetKind() LayerKind {
@@ -1544,7 +1714,7 @@ type VerifyLayerResponse struct {
 
 func (x *VerifyLayerResponse) Reset() {
 	*x = VerifyLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[22]
+	mi := &file_dsec_v1_layer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1556,7 +1726,7 @@ func (x *VerifyLayerResponse) String() string {
 func (*VerifyLayerResponse) ProtoMessage() {}
 
 func (x *VerifyLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[22]
+	mi := &file_dsec_v1_layer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1569,7 +1739,7 @@ func (x *VerifyLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyLayerResponse.ProtoReflect.Descriptor instead.
 func (*VerifyLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{22}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *VerifyLayerResponse) GetLayer() *Layer {
@@ -1598,7 +1768,7 @@ type CollapseLayerRequest struct {
 
 func (x *CollapseLayerRequest) Reset() {
 	*x = CollapseLayerRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[23]
+	mi := &file_dsec_v1_layer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1610,7 +1780,7 @@ func (x *CollapseLayerRequest) String() string {
 func (*CollapseLayerRequest) ProtoMessage() {}
 
 func (x *CollapseLayerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[23]
+	mi := &file_dsec_v1_layer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1623,7 +1793,7 @@ func (x *CollapseLayerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollapseLayerRequest.ProtoReflect.Descriptor instead.
 func (*CollapseLayerRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{23}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *CollapseLayerRequest) GetKind() LayerKind {
@@ -1661,7 +1831,7 @@ type CollapseLayerResponse struct {
 
 func (x *CollapseLayerResponse) Reset() {
 	*x = CollapseLayerResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[24]
+	mi := &file_dsec_v1_layer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1673,7 +1843,7 @@ func (x *CollapseLayerResponse) String() string {
 func (*CollapseLayerResponse) ProtoMessage() {}
 
 func (x *CollapseLayerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[24]
+	mi := &file_dsec_v1_layer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1686,7 +1856,7 @@ func (x *CollapseLayerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollapseLayerResponse.ProtoReflect.Descriptor instead.
 func (*CollapseLayerResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{24}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CollapseLayerResponse) GetProgress() *ImportProgress {
@@ -1729,7 +1899,7 @@ type CollectLayersRequest struct {
 
 func (x *CollectLayersRequest) Reset() {
 	*x = CollectLayersRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[25]
+	mi := &file_dsec_v1_layer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1741,7 +1911,7 @@ func (x *CollectLayersRequest) String() string {
 func (*CollectLayersRequest) ProtoMessage() {}
 
 func (x *CollectLayersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[25]
+	mi := &file_dsec_v1_layer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1754,7 +1924,7 @@ func (x *CollectLayersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectLayersRequest.ProtoReflect.Descriptor instead.
 func (*CollectLayersRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{25}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CollectLayersRequest) GetDryRun() bool {
@@ -1783,7 +1953,7 @@ type CollectLayersResponse struct {
 
 func (x *CollectLayersResponse) Reset() {
 	*x = CollectLayersResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[26]
+	mi := &file_dsec_v1_layer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1795,7 +1965,7 @@ func (x *CollectLayersResponse) String() string {
 func (*CollectLayersResponse) ProtoMessage() {}
 
 func (x *CollectLayersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[26]
+	mi := &file_dsec_v1_layer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1808,7 +1978,7 @@ func (x *CollectLayersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectLayersResponse.ProtoReflect.Descriptor instead.
 func (*CollectLayersResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{26}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CollectLayersResponse) GetRemoved() []string {
@@ -1850,7 +2020,7 @@ type KeptLayer struct {
 
 func (x *KeptLayer) Reset() {
 	*x = KeptLayer{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[27]
+	mi := &file_dsec_v1_layer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +2032,7 @@ func (x *KeptLayer) String() string {
 func (*KeptLayer) ProtoMessage() {}
 
 func (x *KeptLayer) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[27]
+	mi := &file_dsec_v1_layer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +2045,7 @@ func (x *KeptLayer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeptLayer.ProtoReflect.Descriptor instead.
 func (*KeptLayer) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{27}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *KeptLayer) GetDigest() string {
@@ -1901,7 +2071,7 @@ type GetStepRequest struct {
 
 func (x *GetStepRequest) Reset() {
 	*x = GetStepRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[28]
+	mi := &file_dsec_v1_layer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1913,7 +2083,7 @@ func (x *GetStepRequest) String() string {
 func (*GetStepRequest) ProtoMessage() {}
 
 func (x *GetStepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[28]
+	mi := &file_dsec_v1_layer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1926,7 +2096,7 @@ func (x *GetStepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStepRequest.ProtoReflect.Descriptor instead.
 func (*GetStepRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{28}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetStepRequest) GetKey() string {
@@ -1946,7 +2116,7 @@ type GetStepResponse struct {
 
 func (x *GetStepResponse) Reset() {
 	*x = GetStepResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[29]
+	mi := &file_dsec_v1_layer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1958,7 +2128,7 @@ func (x *GetStepResponse) String() string {
 func (*GetStepResponse) ProtoMessage() {}
 
 func (x *GetStepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[29]
+	mi := &file_dsec_v1_layer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1971,7 +2141,7 @@ func (x *GetStepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStepResponse.ProtoReflect.Descriptor instead.
 func (*GetStepResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{29}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetStepResponse) GetLayer() *Layer {
@@ -1991,7 +2161,7 @@ type PutStepRequest struct {
 
 func (x *PutStepRequest) Reset() {
 	*x = PutStepRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[30]
+	mi := &file_dsec_v1_layer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2003,7 +2173,7 @@ func (x *PutStepRequest) String() string {
 func (*PutStepRequest) ProtoMessage() {}
 
 func (x *PutStepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[30]
+	mi := &file_dsec_v1_layer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2016,7 +2186,7 @@ func (x *PutStepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutStepRequest.ProtoReflect.Descriptor instead.
 func (*PutStepRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{30}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PutStepRequest) GetKey() string {
@@ -2041,7 +2211,7 @@ type PutStepResponse struct {
 
 func (x *PutStepResponse) Reset() {
 	*x = PutStepResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[31]
+	mi := &file_dsec_v1_layer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2223,7 @@ func (x *PutStepResponse) String() string {
 func (*PutStepResponse) ProtoMessage() {}
 
 func (x *PutStepResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[31]
+	mi := &file_dsec_v1_layer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2236,7 @@ func (x *PutStepResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutStepResponse.ProtoReflect.Descriptor instead.
 func (*PutStepResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{31}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{33}
 }
 
 type ReadStackRequest struct {
@@ -2082,7 +2252,7 @@ type ReadStackRequest struct {
 
 func (x *ReadStackRequest) Reset() {
 	*x = ReadStackRequest{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[32]
+	mi := &file_dsec_v1_layer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2264,7 @@ func (x *ReadStackRequest) String() string {
 func (*ReadStackRequest) ProtoMessage() {}
 
 func (x *ReadStackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[32]
+	mi := &file_dsec_v1_layer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2277,7 @@ func (x *ReadStackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadStackRequest.ProtoReflect.Descriptor instead.
 func (*ReadStackRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{32}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReadStackRequest) GetDigests() []string {
@@ -2146,7 +2316,7 @@ type ReadStackResponse struct {
 
 func (x *ReadStackResponse) Reset() {
 	*x = ReadStackResponse{}
-	mi := &file_dsec_v1_layer_proto_msgTypes[33]
+	mi := &file_dsec_v1_layer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2158,7 +2328,7 @@ func (x *ReadStackResponse) String() string {
 func (*ReadStackResponse) ProtoMessage() {}
 
 func (x *ReadStackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_layer_proto_msgTypes[33]
+	mi := &file_dsec_v1_layer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2171,7 +2341,7 @@ func (x *ReadStackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadStackResponse.ProtoReflect.Descriptor instead.
 func (*ReadStackResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{33}
+	return file_dsec_v1_layer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ReadStackResponse) GetType() string {
@@ -2280,7 +2450,20 @@ const file_dsec_v1_layer_proto_rawDesc = "" +
 	"\x05error\x18\x04 \x01(\v2\x14.dsec.v1.ImportErrorR\x05error\";\n" +
 	"\vImportError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
-	"\amessage\x18\x02 \x01(\tR\amessage\"O\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"\xe1\x01\n" +
+	"\x12BuildImageResponse\x12&\n" +
+	"\x04step\x18\x01 \x01(\v2\x12.dsec.v1.BuildStepR\x04step\x12\x16\n" +
+	"\x06output\x18\x02 \x01(\fR\x06output\x12$\n" +
+	"\x05layer\x18\x03 \x01(\v2\x0e.dsec.v1.LayerR\x05layer\x12\x16\n" +
+	"\x06reused\x18\x04 \x01(\bR\x06reused\x12!\n" +
+	"\fcached_steps\x18\x05 \x01(\x05R\vcachedSteps\x12*\n" +
+	"\x05error\x18\x06 \x01(\v2\x14.dsec.v1.ImportErrorR\x05error\"y\n" +
+	"\tBuildStep\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x05R\x06number\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x05R\x05count\x12\x12\n" +
+	"\x04line\x18\x03 \x01(\x05R\x04line\x12\x12\n" +
+	"\x04text\x18\x04 \x01(\tR\x04text\x12\x16\n" +
+	"\x06cached\x18\x05 \x01(\bR\x06cached\"O\n" +
 	"\x11ListLayersRequest\x12&\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"<\n" +
@@ -2411,7 +2594,7 @@ func file_dsec_v1_layer_proto_rawDescGZIP() []byte {
 }
 
 var file_dsec_v1_layer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dsec_v1_layer_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_dsec_v1_layer_proto_msgTypes = make([]protoimpl.MessageInfo, 37)
 var file_dsec_v1_layer_proto_goTypes = []any{
 	(LayerKind)(0),                // 0: dsec.v1.LayerKind
 	(*Layer)(nil),                 // 1: dsec.v1.Layer
@@ -2422,100 +2605,105 @@ var file_dsec_v1_layer_proto_goTypes = []any{
 	(*ImportProgress)(nil),        // 6: dsec.v1.ImportProgress
 	(*ImportLayerResponse)(nil),   // 7: dsec.v1.ImportLayerResponse
 	(*ImportError)(nil),           // 8: dsec.v1.ImportError
-	(*ListLayersRequest)(nil),     // 9: dsec.v1.ListLayersRequest
-	(*ListLayersResponse)(nil),    // 10: dsec.v1.ListLayersResponse
-	(*DeleteLayerRequest)(nil),    // 11: dsec.v1.DeleteLayerRequest
-	(*DeleteLayerResponse)(nil),   // 12: dsec.v1.DeleteLayerResponse
-	(*GetLayerRequest)(nil),       // 13: dsec.v1.GetLayerRequest
-	(*GetLayerResponse)(nil),      // 14: dsec.v1.GetLayerResponse
-	(*TagLayerRequest)(nil),       // 15: dsec.v1.TagLayerRequest
-	(*TagLayerResponse)(nil),      // 16: dsec.v1.TagLayerResponse
-	(*PublishLayerRequest)(nil),   // 17: dsec.v1.PublishLayerRequest
-	(*PublishLayerResponse)(nil),  // 18: dsec.v1.PublishLayerResponse
-	(*DiffLayersRequest)(nil),     // 19: dsec.v1.DiffLayersRequest
-	(*FileChange)(nil),            // 20: dsec.v1.FileChange
-	(*DiffLayersResponse)(nil),    // 21: dsec.v1.DiffLayersResponse
-	(*VerifyLayerRequest)(nil),    // 22: dsec.v1.VerifyLayerRequest
-	(*VerifyLayerResponse)(nil),   // 23: dsec.v1.VerifyLayerResponse
-	(*CollapseLayerRequest)(nil),  // 24: dsec.v1.CollapseLayerRequest
-	(*CollapseLayerResponse)(nil), // 25: dsec.v1.CollapseLayerResponse
-	(*CollectLayersRequest)(nil),  // 26: dsec.v1.CollectLayersRequest
-	(*CollectLayersResponse)(nil), // 27: dsec.v1.CollectLayersResponse
-	(*KeptLayer)(nil),             // 28: dsec.v1.KeptLayer
-	(*GetStepRequest)(nil),        // 29: dsec.v1.GetStepRequest
-	(*GetStepResponse)(nil),       // 30: dsec.v1.GetStepResponse
-	(*PutStepRequest)(nil),        // 31: dsec.v1.PutStepRequest
-	(*PutStepResponse)(nil),       // 32: dsec.v1.PutStepResponse
-	(*ReadStackRequest)(nil),      // 33: dsec.v1.ReadStackRequest
-	(*ReadStackResponse)(nil),     // 34: dsec.v1.ReadStackResponse
-	nil,                           // 35: dsec.v1.ImageConfig.LabelsEntry
-	(*timestamppb.Timestamp)(nil), // 36: google.protobuf.Timestamp
+	(*BuildImageResponse)(nil),    // 9: dsec.v1.BuildImageResponse
+	(*BuildStep)(nil),             // 10: dsec.v1.BuildStep
+	(*ListLayersRequest)(nil),     // 11: dsec.v1.ListLayersRequest
+	(*ListLayersResponse)(nil),    // 12: dsec.v1.ListLayersResponse
+	(*DeleteLayerRequest)(nil),    // 13: dsec.v1.DeleteLayerRequest
+	(*DeleteLayerResponse)(nil),   // 14: dsec.v1.DeleteLayerResponse
+	(*GetLayerRequest)(nil),       // 15: dsec.v1.GetLayerRequest
+	(*GetLayerResponse)(nil),      // 16: dsec.v1.GetLayerResponse
+	(*TagLayerRequest)(nil),       // 17: dsec.v1.TagLayerRequest
+	(*TagLayerResponse)(nil),      // 18: dsec.v1.TagLayerResponse
+	(*PublishLayerRequest)(nil),   // 19: dsec.v1.PublishLayerRequest
+	(*PublishLayerResponse)(nil),  // 20: dsec.v1.PublishLayerResponse
+	(*DiffLayersRequest)(nil),     // 21: dsec.v1.DiffLayersRequest
+	(*FileChange)(nil),            // 22: dsec.v1.FileChange
+	(*DiffLayersResponse)(nil),    // 23: dsec.v1.DiffLayersResponse
+	(*VerifyLayerRequest)(nil),    // 24: dsec.v1.VerifyLayerRequest
+	(*VerifyLayerResponse)(nil),   // 25: dsec.v1.VerifyLayerResponse
+	(*CollapseLayerRequest)(nil),  // 26: dsec.v1.CollapseLayerRequest
+	(*CollapseLayerResponse)(nil), // 27: dsec.v1.CollapseLayerResponse
+	(*CollectLayersRequest)(nil),  // 28: dsec.v1.CollectLayersRequest
+	(*CollectLayersResponse)(nil), // 29: dsec.v1.CollectLayersResponse
+	(*KeptLayer)(nil),             // 30: dsec.v1.KeptLayer
+	(*GetStepRequest)(nil),        // 31: dsec.v1.GetStepRequest
+	(*GetStepResponse)(nil),       // 32: dsec.v1.GetStepResponse
+	(*PutStepRequest)(nil),        // 33: dsec.v1.PutStepRequest
+	(*PutStepResponse)(nil),       // 34: dsec.v1.PutStepResponse
+	(*ReadStackRequest)(nil),      // 35: dsec.v1.ReadStackRequest
+	(*ReadStackResponse)(nil),     // 36: dsec.v1.ReadStackResponse
+	nil,                           // 37: dsec.v1.ImageConfig.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 38: google.protobuf.Timestamp
 }
 var file_dsec_v1_layer_proto_depIdxs = []int32{
 	0,  // 0: dsec.v1.Layer.kind:type_name -> dsec.v1.LayerKind
-	36, // 1: dsec.v1.Layer.created_at:type_name -> google.protobuf.Timestamp
+	38, // 1: dsec.v1.Layer.created_at:type_name -> google.protobuf.Timestamp
 	3,  // 2: dsec.v1.Layer.config:type_name -> dsec.v1.ImageConfig
 	2,  // 3: dsec.v1.Layer.on_start:type_name -> dsec.v1.OnStart
-	35, // 4: dsec.v1.ImageConfig.labels:type_name -> dsec.v1.ImageConfig.LabelsEntry
+	37, // 4: dsec.v1.ImageConfig.labels:type_name -> dsec.v1.ImageConfig.LabelsEntry
 	4,  // 5: dsec.v1.ImageConfig.disk:type_name -> dsec.v1.DiskImage
 	0,  // 6: dsec.v1.ImportLayerRequest.kind:type_name -> dsec.v1.LayerKind
 	2,  // 7: dsec.v1.ImportLayerRequest.on_start:type_name -> dsec.v1.OnStart
 	6,  // 8: dsec.v1.ImportLayerResponse.progress:type_name -> dsec.v1.ImportProgress
 	1,  // 9: dsec.v1.ImportLayerResponse.layer:type_name -> dsec.v1.Layer
 	8,  // 10: dsec.v1.ImportLayerResponse.error:type_name -> dsec.v1.ImportError
-	0,  // 11: dsec.v1.ListLayersRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 12: dsec.v1.ListLayersResponse.layers:type_name -> dsec.v1.Layer
-	0,  // 13: dsec.v1.DeleteLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 14: dsec.v1.DeleteLayerResponse.deleted:type_name -> dsec.v1.Layer
-	0,  // 15: dsec.v1.GetLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 16: dsec.v1.GetLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 17: dsec.v1.TagLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 18: dsec.v1.TagLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 19: dsec.v1.PublishLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	3,  // 20: dsec.v1.PublishLayerRequest.config:type_name -> dsec.v1.ImageConfig
-	2,  // 21: dsec.v1.PublishLayerRequest.on_start:type_name -> dsec.v1.OnStart
-	1,  // 22: dsec.v1.PublishLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 23: dsec.v1.DiffLayersRequest.kind:type_name -> dsec.v1.LayerKind
-	20, // 24: dsec.v1.DiffLayersResponse.changes:type_name -> dsec.v1.FileChange
-	0,  // 25: dsec.v1.VerifyLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	1,  // 26: dsec.v1.VerifyLayerResponse.layer:type_name -> dsec.v1.Layer
-	0,  // 27: dsec.v1.CollapseLayerRequest.kind:type_name -> dsec.v1.LayerKind
-	6,  // 28: dsec.v1.CollapseLayerResponse.progress:type_name -> dsec.v1.ImportProgress
-	1,  // 29: dsec.v1.CollapseLayerResponse.layer:type_name -> dsec.v1.Layer
-	28, // 30: dsec.v1.CollectLayersResponse.kept:type_name -> dsec.v1.KeptLayer
-	1,  // 31: dsec.v1.GetStepResponse.layer:type_name -> dsec.v1.Layer
-	1,  // 32: dsec.v1.PutStepRequest.layer:type_name -> dsec.v1.Layer
-	5,  // 33: dsec.v1.LayerService.ImportLayer:input_type -> dsec.v1.ImportLayerRequest
-	9,  // 34: dsec.v1.LayerService.ListLayers:input_type -> dsec.v1.ListLayersRequest
-	11, // 35: dsec.v1.LayerService.DeleteLayer:input_type -> dsec.v1.DeleteLayerRequest
-	13, // 36: dsec.v1.LayerService.GetLayer:input_type -> dsec.v1.GetLayerRequest
-	15, // 37: dsec.v1.LayerService.TagLayer:input_type -> dsec.v1.TagLayerRequest
-	17, // 38: dsec.v1.LayerService.PublishLayer:input_type -> dsec.v1.PublishLayerRequest
-	19, // 39: dsec.v1.LayerService.DiffLayers:input_type -> dsec.v1.DiffLayersRequest
-	22, // 40: dsec.v1.LayerService.VerifyLayer:input_type -> dsec.v1.VerifyLayerRequest
-	24, // 41: dsec.v1.LayerService.CollapseLayer:input_type -> dsec.v1.CollapseLayerRequest
-	26, // 42: dsec.v1.LayerService.CollectLayers:input_type -> dsec.v1.CollectLayersRequest
-	29, // 43: dsec.v1.LayerService.GetStep:input_type -> dsec.v1.GetStepRequest
-	31, // 44: dsec.v1.LayerService.PutStep:input_type -> dsec.v1.PutStepRequest
-	33, // 45: dsec.v1.LayerService.ReadStack:input_type -> dsec.v1.ReadStackRequest
-	7,  // 46: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
-	10, // 47: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
-	12, // 48: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
-	14, // 49: dsec.v1.LayerService.GetLayer:output_type -> dsec.v1.GetLayerResponse
-	16, // 50: dsec.v1.LayerService.TagLayer:output_type -> dsec.v1.TagLayerResponse
-	18, // 51: dsec.v1.LayerService.PublishLayer:output_type -> dsec.v1.PublishLayerResponse
-	21, // 52: dsec.v1.LayerService.DiffLayers:output_type -> dsec.v1.DiffLayersResponse
-	23, // 53: dsec.v1.LayerService.VerifyLayer:output_type -> dsec.v1.VerifyLayerResponse
-	25, // 54: dsec.v1.LayerService.CollapseLayer:output_type -> dsec.v1.CollapseLayerResponse
-	27, // 55: dsec.v1.LayerService.CollectLayers:output_type -> dsec.v1.CollectLayersResponse
-	30, // 56: dsec.v1.LayerService.GetStep:output_type -> dsec.v1.GetStepResponse
-	32, // 57: dsec.v1.LayerService.PutStep:output_type -> dsec.v1.PutStepResponse
-	34, // 58: dsec.v1.LayerService.ReadStack:output_type -> dsec.v1.ReadStackResponse
-	46, // [46:59] is the sub-list for method output_type
-	33, // [33:46] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	10, // 11: dsec.v1.BuildImageResponse.step:type_name -> dsec.v1.BuildStep
+	1,  // 12: dsec.v1.BuildImageResponse.layer:type_name -> dsec.v1.Layer
+	8,  // 13: dsec.v1.BuildImageResponse.error:type_name -> dsec.v1.ImportError
+	0,  // 14: dsec.v1.ListLayersRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 15: dsec.v1.ListLayersResponse.layers:type_name -> dsec.v1.Layer
+	0,  // 16: dsec.v1.DeleteLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 17: dsec.v1.DeleteLayerResponse.deleted:type_name -> dsec.v1.Layer
+	0,  // 18: dsec.v1.GetLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 19: dsec.v1.GetLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 20: dsec.v1.TagLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 21: dsec.v1.TagLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 22: dsec.v1.PublishLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	3,  // 23: dsec.v1.PublishLayerRequest.config:type_name -> dsec.v1.ImageConfig
+	2,  // 24: dsec.v1.PublishLayerRequest.on_start:type_name -> dsec.v1.OnStart
+	1,  // 25: dsec.v1.PublishLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 26: dsec.v1.DiffLayersRequest.kind:type_name -> dsec.v1.LayerKind
+	22, // 27: dsec.v1.DiffLayersResponse.changes:type_name -> dsec.v1.FileChange
+	0,  // 28: dsec.v1.VerifyLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	1,  // 29: dsec.v1.VerifyLayerResponse.layer:type_name -> dsec.v1.Layer
+	0,  // 30: dsec.v1.CollapseLayerRequest.kind:type_name -> dsec.v1.LayerKind
+	6,  // 31: dsec.v1.CollapseLayerResponse.progress:type_name -> dsec.v1.ImportProgress
+	1,  // 32: dsec.v1.CollapseLayerResponse.layer:type_name -> dsec.v1.Layer
+	30, // 33: dsec.v1.CollectLayersResponse.kept:type_name -> dsec.v1.KeptLayer
+	1,  // 34: dsec.v1.GetStepResponse.layer:type_name -> dsec.v1.Layer
+	1,  // 35: dsec.v1.PutStepRequest.layer:type_name -> dsec.v1.Layer
+	5,  // 36: dsec.v1.LayerService.ImportLayer:input_type -> dsec.v1.ImportLayerRequest
+	11, // 37: dsec.v1.LayerService.ListLayers:input_type -> dsec.v1.ListLayersRequest
+	13, // 38: dsec.v1.LayerService.DeleteLayer:input_type -> dsec.v1.DeleteLayerRequest
+	15, // 39: dsec.v1.LayerService.GetLayer:input_type -> dsec.v1.GetLayerRequest
+	17, // 40: dsec.v1.LayerService.TagLayer:input_type -> dsec.v1.TagLayerRequest
+	19, // 41: dsec.v1.LayerService.PublishLayer:input_type -> dsec.v1.PublishLayerRequest
+	21, // 42: dsec.v1.LayerService.DiffLayers:input_type -> dsec.v1.DiffLayersRequest
+	24, // 43: dsec.v1.LayerService.VerifyLayer:input_type -> dsec.v1.VerifyLayerRequest
+	26, // 44: dsec.v1.LayerService.CollapseLayer:input_type -> dsec.v1.CollapseLayerRequest
+	28, // 45: dsec.v1.LayerService.CollectLayers:input_type -> dsec.v1.CollectLayersRequest
+	31, // 46: dsec.v1.LayerService.GetStep:input_type -> dsec.v1.GetStepRequest
+	33, // 47: dsec.v1.LayerService.PutStep:input_type -> dsec.v1.PutStepRequest
+	35, // 48: dsec.v1.LayerService.ReadStack:input_type -> dsec.v1.ReadStackRequest
+	7,  // 49: dsec.v1.LayerService.ImportLayer:output_type -> dsec.v1.ImportLayerResponse
+	12, // 50: dsec.v1.LayerService.ListLayers:output_type -> dsec.v1.ListLayersResponse
+	14, // 51: dsec.v1.LayerService.DeleteLayer:output_type -> dsec.v1.DeleteLayerResponse
+	16, // 52: dsec.v1.LayerService.GetLayer:output_type -> dsec.v1.GetLayerResponse
+	18, // 53: dsec.v1.LayerService.TagLayer:output_type -> dsec.v1.TagLayerResponse
+	20, // 54: dsec.v1.LayerService.PublishLayer:output_type -> dsec.v1.PublishLayerResponse
+	23, // 55: dsec.v1.LayerService.DiffLayers:output_type -> dsec.v1.DiffLayersResponse
+	25, // 56: dsec.v1.LayerService.VerifyLayer:output_type -> dsec.v1.VerifyLayerResponse
+	27, // 57: dsec.v1.LayerService.CollapseLayer:output_type -> dsec.v1.CollapseLayerResponse
+	29, // 58: dsec.v1.LayerService.CollectLayers:output_type -> dsec.v1.CollectLayersResponse
+	32, // 59: dsec.v1.LayerService.GetStep:output_type -> dsec.v1.GetStepResponse
+	34, // 60: dsec.v1.LayerService.PutStep:output_type -> dsec.v1.PutStepResponse
+	36, // 61: dsec.v1.LayerService.ReadStack:output_type -> dsec.v1.ReadStackResponse
+	49, // [49:62] is the sub-list for method output_type
+	36, // [36:49] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_layer_proto_init() }
@@ -2529,7 +2717,7 @@ func file_dsec_v1_layer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_layer_proto_rawDesc), len(file_dsec_v1_layer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   35,
+			NumMessages:   37,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

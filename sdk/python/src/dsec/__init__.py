@@ -16,6 +16,7 @@ Everything is asynchronous; ``dsec.sync`` has the same classes for programs with
 
 from .archive import Unpacked
 from .args import DSecContainerRunArgs, DSecFullVMRunArgs, DSecMicroVMRunArgs, DSecRunArgs
+from .builds import BuildStep
 from .calls import (
     CaseResult,
     DSecCallLimits,
@@ -87,6 +88,7 @@ from .values import (
 )
 
 __all__ = [
+    "BuildStep",
     "Collected",
     "Composition",
     "Environment",

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,8 @@ from .pump import SupportsRead
 
 BLOCK: Final = tarfile.BLOCKSIZE
 PIECE: Final = 256 << 10
+LeaveOut = Callable[[str], bool]
+"""Tells of a path, relative to what is packed, whether it and all below it are left out."""
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -38,7 +40,7 @@ class Unpacked:
     """Entries that were left out, each with the reason: devices, and names or links that lead outside."""
 
 
-def pack(root: Path) -> Iterator[bytes]:
+def pack(root: Path, leave_out: LeaveOut | None = None) -> Iterator[bytes]:
     """Yield a tar of everything beneath a directory, in pieces of about PIECE bytes, in sorted order.
 
     Links are kept as links. Owners are not: files belong to the user that unpacks. Sockets, pipes and devices are
@@ -47,7 +49,7 @@ def pack(root: Path) -> Iterator[bytes]:
     if not root.is_dir():
         raise NotADirectoryError(f"{root}: not a directory")
     buffer = bytearray()
-    for data in _pack(root):
+    for data in _pack(root, leave_out):
         buffer += data
         if len(buffer) >= PIECE:
             yield bytes(buffer)
@@ -55,7 +57,7 @@ def pack(root: Path) -> Iterator[bytes]:
     yield bytes(buffer) + bytes(2 * BLOCK)
 
 
-def _pack(root: Path) -> Iterator[bytes]:
+def _pack(root: Path, leave_out: LeaveOut | None) -> Iterator[bytes]:
     stack = [""]
     while stack:
         relative = stack.pop()
@@ -67,7 +69,8 @@ def _pack(root: Path) -> Iterator[bytes]:
             info.type = tarfile.DIRTYPE
             with os.scandir(path) as entries:
                 names = sorted((e.name for e in entries), reverse=True)
-            stack += [f"{relative}/{n}" if relative else n for n in names]
+            inside = [f"{relative}/{n}" if relative else n for n in names]
+            stack += [p for p in inside if leave_out is None or not leave_out(p)]
         elif stat.S_ISLNK(st.st_mode):
             info.type, info.linkname = tarfile.SYMTYPE, os.readlink(path)
         elif stat.S_ISREG(st.st_mode):

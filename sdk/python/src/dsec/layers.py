@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
-from . import codec, wire_errors
+from . import builds, codec, wire_errors
 from .archive import pack
 from .codec import Json, without_defaults
 from .errors import ConnectionLost, InternalError
+from .gitexport import exported
+from .network import NetworkRules, rules_to_json
 from .pump import Source, pieces
 from .transport import Transport
 from .values import Collected, FileChange, ImportProgress, Layer, LayerKind
@@ -83,19 +85,8 @@ class Layers:
         ``firmware``: bios or uefi), else a tar. ``on_start``: program and arguments that are run in each new sandbox
         that has the layer, before anything else, as ``on_start_user``.
         """
-        params: dict[str, str | _Texts] = {"kind": LayerKind(kind).value, "name": name}
-        params |= {
-            k: v
-            for k, v in (
-                ("prefix", prefix),
-                ("format", format),
-                ("firmware", firmware),
-                ("on_start_user", on_start_user),
-            )
-            if v
-        }
-        if on_start:
-            params["on_start"] = [*on_start]
+        params = _upload_params(LayerKind(kind), name, prefix, on_start, on_start_user)
+        params |= {k: v for k, v in (("format", format), ("firmware", firmware)) if v}
         if not isinstance(source, str | os.PathLike):
             return await self._upload(params, pieces(source), progress)
         path = Path(source)
@@ -103,6 +94,77 @@ class Layers:
             return await self._upload(params, pieces(pack(path)), progress)
         with path.open("rb") as f:
             return await self._upload(params, pieces(f), progress)
+
+    async def import_git(
+        self,
+        repository: str | os.PathLike[str],
+        name: str,
+        kind: LayerKind | str = LayerKind.WORKSPACE,
+        *,
+        revision: str = "HEAD",
+        prefix: str | None = None,
+        on_start: Sequence[str] = (),
+        on_start_user: str | None = None,
+        progress: Progress | None = None,
+    ) -> Layer:
+        """Publish one commit of a local repository as a layer: its files, and a repository of that commit alone.
+
+        Nothing of the history comes along, so that no later answer lies inside. The same commit gives the same layer.
+        ``revision``: a commit, branch or tag. ``prefix``: directory that the files lie in ("/workspace"). Submodules
+        are empty directories. Needs git on this machine. Raises InvalidArgument with what git said.
+        """
+        params = _upload_params(LayerKind(kind), name, prefix, on_start, on_start_user)
+        async with exported(repository, revision) as made:
+            params["source"] = f"git:{os.path.abspath(repository)}@{made.commit}"
+            return await self._upload(params, pieces(pack(made.tree)), progress)
+
+    async def build_image(
+        self,
+        context: str | os.PathLike[str],
+        name: str,
+        *,
+        dockerfile: str | os.PathLike[str] | None = None,
+        build_args: Mapping[str, str] | None = None,
+        network_rules: NetworkRules = (),
+        memory_limit_mb: float | None = None,
+        cpu_cores_limit: float | None = None,
+        step_timeout: float | None = None,
+        no_cache: bool = False,
+        step: builds.OnStep | None = None,
+        output: builds.OnOutput | None = None,
+    ) -> Layer:
+        """Build a Dockerfile of one stage and publish the result as a base.
+
+        ``context``: the directory that COPY takes from; what .dockerignore leaves out stays here. ``dockerfile``: its
+        path in the context (Dockerfile). RUN is done in sandboxes of the service, which reach what ``network_rules``
+        allow, and nothing without; each may take ``step_timeout`` seconds (3600). Steps that were done before are not
+        done again, unless ``no_cache``. ``step`` and ``output`` are called in the event loop as a step begins, and
+        with what its command says.
+
+        Raises InvalidArgument or Unsupported with line and reason for what is wrong with the Dockerfile,
+        FailedPrecondition when a command of RUN fails.
+        """
+        directory = Path(context)
+        file = builds.dockerfile_in(directory, dockerfile)
+        params: dict[str, str | _Texts] = {
+            "name": name,
+            "dockerfile": file,
+            "source": str((directory / file).resolve()),
+        }
+        params["build_arg"] = [f"{k}={v}" for k, v in (build_args or {}).items()]
+        params["allow"] = [("" if r.get("allow") else "!") + r["target"] for r in rules_to_json(network_rules)]
+        if memory_limit_mb is not None:
+            params["memory_bytes"] = str(int(memory_limit_mb * (1 << 20)))
+        if cpu_cores_limit is not None:
+            params["cpu_millis"] = str(round(cpu_cores_limit * 1000))
+        if step_timeout is not None:
+            params["step_timeout"] = str(step_timeout)
+        if no_cache:
+            params["no_cache"] = "true"
+        content = pieces(pack(directory, builds.left_out(directory, file)))
+        async with self._t.send("PUT", "/v1/builds", params=params, content=content) as r:
+            async with aclosing(_lines(self._t.body(r))) as messages:
+                return await builds.result(messages, step, output)
 
     async def get(self, kind: LayerKind | str, reference: str) -> Layer:
         """Return the version that NAME, NAME@VERSION, NAME@TAG or a digest means."""
@@ -165,6 +227,16 @@ class Layers:
         async with self._t.send("PUT", "/v1/layers", params=params, content=content) as r:
             async with aclosing(_lines(self._t.body(r))) as messages:
                 return await _result(messages, progress)
+
+
+def _upload_params(
+    kind: LayerKind, name: str, prefix: str | None, on_start: Sequence[str], on_start_user: str | None
+) -> dict[str, str | _Texts]:
+    params: dict[str, str | _Texts] = {"kind": kind.value, "name": name}
+    params |= {k: v for k, v in (("prefix", prefix), ("on_start_user", on_start_user)) if v}
+    if on_start:
+        params["on_start"] = [*on_start]
+    return params
 
 
 async def _result(messages: AsyncIterator[Json], progress: Progress | None) -> Layer:

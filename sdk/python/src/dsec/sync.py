@@ -222,6 +222,8 @@ class Layers(Face[layers.Layers]):
     list = call(layers.Layers.list)
     import_image = call(layers.Layers.import_image)
     upload_layer = call(layers.Layers.upload_layer)
+    import_git = call(layers.Layers.import_git)
+    build_image = call(layers.Layers.build_image)
     delete = call(layers.Layers.delete)
     get = call(layers.Layers.get)
     tag = call(layers.Layers.tag)
