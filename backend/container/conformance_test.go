@@ -11,6 +11,7 @@ import (
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/internal/testkit"
 	"github.com/opendsec/dsec/layer/store/posix"
+	"github.com/opendsec/dsec/policy/network/node/nodetest"
 	"github.com/opendsec/dsec/sandbox"
 	"github.com/opendsec/dsec/sandbox/sandboxtest"
 )
@@ -28,22 +29,24 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	net := &internet{}
+	net := &nodetest.Internet{}
 	sandboxtest.Run(t, sandboxtest.Factory{
 		Backend: func(t testing.TB, id sandbox.EdgeID, state string) sandbox.Backend {
 			d, err := container.New(context.Background(), container.Config{
 				StateDir: state, Edge: id, InitBinary: bin, Layers: posix.NewNode(store), Warm: 4, PoolBytes: 1 << 30,
-				Network: net.open(t, state),
+				Network: net.Open(t, state),
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			return d
 		},
-		Internet: net.seen,
+		Internet: func() *sandboxtest.Internet {
+			return &sandboxtest.Internet{One: net.One, Other: net.Other, Known: net.Node.Known}
+		},
 		Config: func(cfg *edge.Config) {
-			if net.node != nil {
-				c := net.node.Compiler()
+			if net.Node != nil {
+				c := net.Node.Compiler()
 				cfg.Network = &c
 			}
 		},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/policy/network"
+	"github.com/opendsec/dsec/policy/network/link"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -27,6 +28,9 @@ func (d *Driver) resolvConf(net bool) string {
 
 // attach makes the shell's link, on which everything is denied.
 func (d *Driver) attach(sh *shell) error {
+	if !link.Containers.Has(sh.slot) {
+		return fmt.Errorf("network of slot %d: %w: containers have %d on a node", sh.slot, sandbox.ErrExhausted, link.Containers.To)
+	}
 	netns, err := linux.OpenPlain("/proc/"+strconv.Itoa(sh.pid)+"/ns/net", os.O_RDONLY)
 	if err != nil {
 		return err
@@ -101,5 +105,5 @@ func (d *Driver) sweepNetwork(keep func(sandbox.ID) bool) error {
 		used[i.slot] = i.net && keep(id)
 	}
 	d.mu.Unlock()
-	return d.cfg.Network.Sweep(func(slot int) bool { return used[slot] })
+	return d.cfg.Network.Sweep(link.Containers, func(slot int) bool { return used[slot] })
 }

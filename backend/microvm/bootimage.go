@@ -12,7 +12,7 @@ import (
 )
 
 // modules are what a machine needs, with what they depend on; which of them are built in is the kernel's affair.
-var modules = []string{"virtio_mmio", "virtio_console", "virtio_blk", "ext4", "erofs", "overlay"}
+var modules = []string{"virtio_mmio", "virtio_console", "virtio_blk", "virtio_net", "ext4", "erofs", "overlay"}
 
 // recipe changes when the steps below change what they make.
 const recipe = "2"

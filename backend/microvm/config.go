@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -17,6 +18,9 @@ type Config struct {
 	KernelDir  string         // where `dsec kernel install` has put a kernel
 	Layers     layer.Node
 	Log        *slog.Logger
+
+	// Network is the node's, which somebody else closes; nil: machines have loopback only.
+	Network *node.Network
 
 	QEMU string // the program; "" = qemu-system-x86_64, from PATH
 	// NoKVM emulates where the processor could be used.

@@ -33,8 +33,8 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 	switch {
 	case len(spec.Layers) == 0:
 		return nil, fmt.Errorf("create machine: %w: no layers", sandbox.ErrInvalid)
-	case spec.Network != nil:
-		return nil, fmt.Errorf("create machine: %w: machines have no network yet: leave its rules out, or use the container backend", sandbox.ErrUnsupported)
+	case spec.Network != nil && d.cfg.Network == nil:
+		return nil, fmt.Errorf("create machine: %w: this node has no network for sandboxes: leave its rules out", sandbox.ErrUnsupported)
 	case len(spec.Snapshots) > 0:
 		return nil, fmt.Errorf("create machine: %w: snapshots are of containers as yet", sandbox.ErrUnsupported)
 	}
@@ -452,6 +452,9 @@ func (i *instance) claim(ctx context.Context, spec *sandbox.Spec, layers []layer
 	}
 	ctl, err := i.control()
 	if err != nil {
+		return err
+	}
+	if p.Network, err = i.network(ctx, spec); err != nil {
 		return err
 	}
 	t := time.Now()

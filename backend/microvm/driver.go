@@ -46,6 +46,8 @@ type Driver struct {
 	making    map[sandbox.ID]bool      // not an instance yet
 	creating  int                      // creations that were admitted
 
+	places *places // in the node's network
+
 	booting chan struct{} // one place for each machine that boots
 	pool    *pool
 
@@ -60,7 +62,7 @@ const epochTick = 100 * time.Millisecond
 func New(_ context.Context, cfg Config) (_ *Driver, err error) {
 	cfg.defaults()
 	d := &Driver{cfg: cfg, log: cfg.Log, root: filepath.Join(cfg.StateDir, "run", "vm"),
-		instances: map[sandbox.ID]*instance{}, making: map[sandbox.ID]bool{}, booting: make(chan struct{}, runtime.NumCPU())}
+		instances: map[sandbox.ID]*instance{}, making: map[sandbox.ID]bool{}, places: newPlaces(), booting: make(chan struct{}, runtime.NumCPU())}
 	if err := os.MkdirAll(d.root, 0o700); err != nil {
 		return nil, err
 	}
@@ -169,7 +171,7 @@ func (d *Driver) Name() sandbox.BackendName { return sandbox.BackendMicroVM }
 
 // Capabilities of machines.
 func (d *Driver) Capabilities() sandbox.Capabilities {
-	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Real: true}
+	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Real: true, Network: d.cfg.Network != nil}
 }
 
 // Warm counts machines that are ready to be claimed.
@@ -207,6 +209,9 @@ func (d *Driver) Recover(ctx context.Context, id sandbox.ID, handle []byte) (san
 	if err != nil {
 		p.Close()
 		return nil, err
+	}
+	if r.Net {
+		d.places.claim(r.Slot)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -274,7 +279,7 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 		}
 		out = append(out, name)
 	}
-	return out, errors.Join(errs...)
+	return out, errors.Join(append(errs, d.sweepNetwork(keep))...)
 }
 
 // endTimeout bounds how long a killed QEMU may take to go.
@@ -290,6 +295,9 @@ func (d *Driver) remove(id sandbox.ID) error {
 		return err
 	}
 	if err := g.WaitEmpty(endTimeout); err != nil {
+		return err
+	}
+	if err := d.unplug(id); err != nil {
 		return err
 	}
 	if err := g.Remove(); err != nil {

@@ -1,5 +1,10 @@
 package microvm
 
+import "github.com/opendsec/dsec/policy/network/node"
+
+// UseNetwork gives the driver a network, before its first machine.
+func (d *Driver) UseNetwork(n *node.Network) { d.cfg.Network = n }
+
 // Abandon leaves everything as a killed process does: what runs goes on, and nobody is connected to it.
 func (d *Driver) Abandon() {
 	p := d.pool

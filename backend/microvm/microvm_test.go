@@ -81,19 +81,22 @@ func slow(t *testing.T) {
 // TestConformance runs the suite that every backend passes, over machines that come up in all the ways there are.
 func TestConformance(t *testing.T) {
 	slow(t)
-	sandboxtest.Run(t, warmFactory(t, 2, t.TempDir()))
+	f, _ := netFactory(t, 2, "")
+	sandboxtest.Run(t, f)
 }
 
 // TestSmoke boots one machine: it outlives its edge, and its QEMU's end is told. The next is claimed, from those that are
-// ready since.
+// ready since; it has a network.
 func TestSmoke(t *testing.T) {
-	n := sandboxtest.Start(t, warmFactory(t, 1, t.TempDir()), nil)
+	f, inet := netFactory(t, 1, "")
+	n := sandboxtest.Start(t, f, nil)
 	b := n.Create(t, nil)
-	b.WantShell("uname -r | grep -o cloud; cat /etc/hostname", "cloud\n"+b.ID+"\n")
+	b.WantShell("uname -r | grep -o cloud; cat /etc/hostname; ls /sys/class/net", "cloud\n"+b.ID+"\nlo\n")
 	wantBoot(t, b, "cold")
 	awaitWarm(t, n.Backend, 1)
-	w := n.Create(t, nil)
-	w.WantShell("uname -n; cat /etc/hostname; stat -f -c %T /", w.ID+"\n"+w.ID+"\noverlayfs\n")
+	w := n.Create(t, inet.spec(inet.One.String()+"/tcp"))
+	w.WantShell("uname -n; cat /etc/hostname; stat -f -c %T /; "+inet.reach(inet.One)+"; "+inet.reach(inet.Other),
+		w.ID+"\n"+w.ID+"\noverlayfs\nreached\nnot reached\n")
 	wantBoot(t, w, "warm")
 	n.Restart()
 	b.WantShell("echo still here", "still here\n")

@@ -22,6 +22,9 @@ type record struct {
 	Disk   int64 `json:"disk"`
 	Memory int64 `json:"memory"`
 	Pids   int64 `json:"pids"`
+	// Its place in the node's network, if it has one.
+	Net  bool `json:"net,omitempty"`
+	Slot int  `json:"slot,omitempty"`
 	// What QEMU and kernel it runs, for people.
 	Kernel string `json:"kernel,omitempty"`
 }

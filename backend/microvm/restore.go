@@ -30,6 +30,10 @@ func (i *instance) restore(ctx context.Context, state []byte) error {
 	if err := i.query(ctx, "migrate-set-capabilities", ignoreShared, nil); err != nil {
 		return err
 	}
+	// Nobody is to be told that a hardware address has moved.
+	if err := i.query(ctx, "migrate-set-parameters", map[string]any{"announce-rounds": 0}, nil); err != nil {
+		return err
+	}
 	if err := i.query(ctx, "migrate-incoming", map[string]any{"uri": "unix:" + incomingName}, nil); err != nil {
 		return err
 	}

@@ -17,8 +17,8 @@ const (
 	consoleSize   = 64 << 10  // of the console that is kept
 )
 
-// maxDisks is how many disks fit beside the port on the machine's 24 transports.
-const maxDisks = 23
+// maxDisks is how many disks fit beside the port and the interface on the machine's 24 transports.
+const maxDisks = 22
 
 // Names of a machine's sockets, relative to its directory, where QEMU runs.
 const (
@@ -91,6 +91,7 @@ func (m *hardware) args() []string {
 		"-device", "virtio-serial-device,max_ports=3",
 		"-device", "virtserialport,chardev=control,name=" + control.PortName,
 		"-device", "virtserialport,chardev=channel,name=" + control.Channel,
+		"-netdev", nicNet, "-device", nic,
 		"-kernel", m.boot.kernel, "-initrd", m.boot.initrd, "-append", m.commandLine(),
 	}
 	if m.ram != "" {

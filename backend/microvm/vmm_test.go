@@ -16,7 +16,8 @@ func TestArguments(t *testing.T) {
 		"-chardev socket,id=qmp,server=on,wait=off,path=qmp -mon chardev=qmp,mode=control " +
 		"-chardev socket,id=control,server=on,wait=off,path=control -chardev socket,id=channel,server=on,wait=off,path=channel " +
 		"-device virtio-serial-device,max_ports=3 -device virtserialport,chardev=control,name=dsec.control " +
-		"-device virtserialport,chardev=channel,name=dsec.channel -kernel K -initrd I " +
+		"-device virtserialport,chardev=channel,name=dsec.channel " +
+		"-netdev hubport,id=nic,hubid=0 -device virtio-net-device,netdev=nic,mac=02:d5:ec:00:00:00 -kernel K -initrd I " +
 		"-append console=ttyS0 reboot=t panic=-1 quiet loglevel=4 tsc=reliable no_timer_check 8250.nr_uarts=1 random.trust_cpu=on rdinit=/init"
 	const disks = ` -blockdev {"driver":"raw","file":{"driver":"file","filename":"/a,b.meta","locking":"off","read-only":true},"node-name":"m0","read-only":true}` +
 		` -device virtio-blk-device,drive=m0,serial=m0` +

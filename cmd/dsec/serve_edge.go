@@ -96,7 +96,7 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 	}
 	backends := map[sandbox.BackendName]sandbox.Backend{name: backend}
 	if name == sandbox.BackendContainer {
-		m, err := openMicroVM(ctx, driverConfig{edge: id, state: d, opts: opts, log: log})
+		m, err := openMicroVM(ctx, driverConfig{edge: id, state: d, opts: opts, log: log, net: net})
 		if err != nil {
 			return err
 		}

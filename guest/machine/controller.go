@@ -74,8 +74,11 @@ func (c *controller) answer(q *control.Request, reply *control.Reply) (err error
 			return errors.New("prepared already")
 		}
 		c.prepared = q.Prepare
+		// The kernel waits for others each time an interface moves; the disks are mounted meanwhile.
+		plugged := make(chan error, 1)
+		go func() { plugged <- c.plug(q.Prepare.Network) }()
 		root, err := prepare(q.Prepare, g)
-		if err == nil {
+		if err = errors.Join(err, <-plugged); err == nil {
 			c.bridge.setRoot(root)
 		}
 		return err

@@ -59,7 +59,7 @@ func prepare(p *control.Prepare, g *groups) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compose root: %w", err)
 	}
-	if err := writeEtc("/root", p.Hostname); err != nil {
+	if err := writeEtc("/root", p.Hostname, p.Network); err != nil {
 		return nil, fmt.Errorf("write /etc: %w", err)
 	}
 	fd, err := unix.OpenTree(unix.AT_FDCWD, "/root", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
@@ -146,16 +146,16 @@ func reseed(seed []byte) error {
 }
 
 // etcFiles are what a sandbox has in /etc from the start.
-func etcFiles(hostname string) map[string]string {
+func etcFiles(hostname string, n *control.Network) map[string]string {
 	return map[string]string{
 		"hosts":       "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t" + hostname + "\n",
 		"hostname":    hostname + "\n",
-		"resolv.conf": "# This sandbox has loopback only.\noptions timeout:1 attempts:1\n",
+		"resolv.conf": resolvConf(n),
 	}
 }
 
 // writeEtc writes them. Where the layers have something else than a directory at /etc it writes nothing.
-func writeEtc(root, hostname string) error {
+func writeEtc(root, hostname string, n *control.Network) error {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func writeEtc(root, hostname string) error {
 		return err
 	}
 	defer unix.Close(etc)
-	for name, content := range etcFiles(hostname) {
+	for name, content := range etcFiles(hostname, n) {
 		_ = unix.Unlinkat(etc, name, 0) // what the image has there may be a link
 		fd, err := unix.Openat(etc, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644)
 		if err == unix.EEXIST {

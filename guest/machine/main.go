@@ -109,7 +109,8 @@ func startInit() (*exec.Cmd, error) {
 	cmd.Stderr = os.Stderr
 	cmd.ExtraFiles = []*os.File{listen, leave}
 	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC,
+		// The network namespace has loopback only, until the machine's interface is moved there.
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC | unix.CLONE_NEWNET,
 		Setsid:     true, UseCgroupFD: true, CgroupFD: int(work.Fd()),
 	}
 	return cmd, cmd.Start()

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -132,6 +133,26 @@ func (c *Conn) read(heard func(Event)) {
 
 // Do runs a command and reads its result into out, unless that is nil. Errors: *Error, ErrClosed, the context's.
 func (c *Conn) Do(ctx context.Context, command string, args, out any) error {
+	return c.do(ctx, command, args, out, c.nc.Write)
+}
+
+// Pass is Do with a file that the command is about (getfd), which stays the caller's. The connection must be a Unix socket.
+func (c *Conn) Pass(ctx context.Context, command string, args any, file syscall.Conn) error {
+	u, ok := c.nc.(*net.UnixConn)
+	if !ok {
+		return fmt.Errorf("%s: the monitor is no Unix socket", command)
+	}
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return c.do(ctx, command, args, nil, func(b []byte) (n int, err error) {
+		cerr := raw.Control(func(fd uintptr) { n, _, err = u.WriteMsgUnix(b, syscall.UnixRights(int(fd)), nil) })
+		return n, errors.Join(cerr, err)
+	})
+}
+
+func (c *Conn) do(ctx context.Context, command string, args, out any, write func([]byte) (int, error)) error {
 	ch := make(chan answer, 1)
 	c.mu.Lock()
 	if c.err != nil {
@@ -152,7 +173,7 @@ func (c *Conn) Do(ctx context.Context, command string, args, out any) error {
 	}
 	c.turn.Lock()
 	_ = c.nc.SetWriteDeadline(time.Now().Add(writeLimit))
-	_, err = c.nc.Write(append(b, '\n'))
+	_, err = write(append(b, '\n'))
 	c.turn.Unlock()
 	if err != nil {
 		c.fail(err)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -69,5 +71,73 @@ func TestSilence(t *testing.T) {
 	}()
 	if _, err := Open(t.Context(), a, nil); !errors.Is(err, ErrClosed) {
 		t.Errorf("nonsense: %v", err)
+	}
+}
+
+// TestPass: a file goes along with the command that is about it.
+func TestPass(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/s", Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	got := make(chan *os.File, 1)
+	go func() {
+		c, err := l.AcceptUnix()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer c.Close()
+		b, oob := make([]byte, 4096), make([]byte, 64)
+		if _, err := c.Read(b); err != nil {
+			t.Error(err)
+			return
+		}
+		fmt.Fprintln(c, `{"return": {}, "id": 1}`)
+		_, n, _, _, err := c.ReadMsgUnix(b, oob)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		m, err := syscall.ParseSocketControlMessage(oob[:n])
+		if err != nil || len(m) != 1 {
+			t.Errorf("messages %v, %v", m, err)
+			return
+		}
+		fds, err := syscall.ParseUnixRights(&m[0])
+		if err != nil || len(fds) != 1 {
+			t.Errorf("descriptors %v, %v", fds, err)
+			return
+		}
+		got <- os.NewFile(uintptr(fds[0]), "passed")
+		fmt.Fprintln(c, `{"return": {}, "id": 2}`)
+	}()
+	nc, err := net.Dial("unix", dir+"/s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(t.Context(), nc, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := c.Pass(t.Context(), "getfd", map[string]any{"fdname": "x"}, w); err != nil {
+		t.Fatal(err)
+	}
+	w.Close() // the caller's
+	p := <-got
+	if _, err := p.WriteString("hello"); err != nil {
+		t.Error(err)
+	}
+	p.Close()
+	if b, err := io.ReadAll(r); err != nil || string(b) != "hello" {
+		t.Errorf("%q, %v", b, err)
 	}
 }

@@ -8,6 +8,12 @@
 // predecessor.
 package control
 
+import (
+	"net/netip"
+
+	"github.com/opendsec/dsec/internal/linux"
+)
+
 // Names of the ports.
 const (
 	PortName = "dsec.control"
@@ -56,6 +62,13 @@ type Prepare struct {
 	Pids     int64  //
 	Seed     []byte // randomness
 	Time     int64  // nanoseconds since 1970
+	Network  *Network `json:",omitempty"` // nil: loopback only
+}
+
+// Network is the sandbox's place in the node's network, and who answers questions for names there.
+type Network struct {
+	End       linux.LinkEnd
+	Resolvers []netip.Addr
 }
 
 // Layer is an EROFS image and its data.

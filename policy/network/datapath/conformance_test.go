@@ -24,7 +24,9 @@ func TestNftables(t *testing.T) {
 }
 
 // conformance is what every datapath must do.
-func conformance(t *testing.T, open opener) {
+func conformance(t *testing.T, open opener) { conformanceOf(t, open, false) }
+
+func conformanceOf(t *testing.T, open opener, taps bool) {
 	needRoot(t)
 	for _, c := range []struct {
 		name string
@@ -49,6 +51,7 @@ func conformance(t *testing.T, open opener) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t, open)
+			w.taps = taps
 			server(t, w.internet, portTCP)
 			c.f(t, w)
 		})

@@ -76,7 +76,7 @@ func openEngine(cfg Config) (*engine, error) {
 	e.k, adopted, err = openKernel(cfg.bpf(), wireConfig{
 		Gateway4: addrOf(plan.Gateway4()), Gateway6: addrOf(plan.Gateway6()), Pool4: prefixOf(plan.Pool4).Addr, Mask4: prefixOf(plan.Pool4).mask(), Pool6: prefixOf(plan.Pool6).Addr, Mask6: prefixOf(plan.Pool6).mask(),
 		ProxyMark: link.ProxyMark, AnswerMark: answerMark, PassMark: link.PassMark, ProxyPort: cfg.ProxyPort, DNSPort: DNSPort,
-		GatewayMAC: plan.GatewayMAC(),
+		GatewayMAC: plan.GatewayMAC(), MTU: uint16(cfg.Router.MTU()),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the datapath: %w", errors.Join(err, linux.UnmountBPF(cfg.bpf())))

@@ -154,7 +154,8 @@ type wireConfig struct {
 	PassMark                   uint32
 	ProxyPort, DNSPort         uint16
 	GatewayMAC                 [6]uint8
-	_                          [10]uint8
+	MTU                        uint16
+	_                          [8]uint8
 }
 
 var protocolNumber = map[network.Protocol]uint8{network.Any: 0, network.ICMP: 1, network.TCP: 6, network.UDP: 17}

@@ -91,6 +91,7 @@ func (f *filter) base() string {
 	chain raw {
 		type filter hook prerouting priority -450;
 		iifname != "s*" accept
+		meta iifkind "tun" meta length > %[8]d goto d%[7]d
 		ip daddr { 224.0.0.0/4, 255.255.255.255 } goto d%[3]d
 		icmpv6 type { 133, 134, 135, 136, 137 } goto d%[4]d
 		ip6 daddr ff00::/8 goto d%[3]d
@@ -102,7 +103,7 @@ func (f *filter) base() string {
 		icmp type != { echo-request, destination-unreachable, time-exceeded, parameter-problem } goto d%[5]d
 		icmpv6 type != { echo-request, destination-unreachable, packet-too-big, time-exceeded, parameter-problem } goto d%[5]d
 	}
-`, NoProxy, uint32(checkedBit), Multicast, Neighbour, WrongProtocol, Fragment)
+`, NoProxy, uint32(checkedBit), Multicast, Neighbour, WrongProtocol, Fragment, Malformed, f.cfg.Router.MTU())
 	fmt.Fprintf(&b, `	chain judge {
 		ether daddr != %[1]s goto d%[2]d
 		iif vmap @rates

@@ -41,6 +41,7 @@ type world struct {
 	linkCfg  link.Config
 	host     *linux.NetSpace
 	internet *linux.NetSpace
+	taps     bool // sandboxes are machines
 }
 
 func needRoot(t testing.TB) {
@@ -156,13 +157,19 @@ type box struct {
 	w    *world
 	slot int
 	gen  uint64
+
+	queue *os.File // of a machine
 }
 
 // sandbox makes a namespace with a link under enforcement.
 func (w *world) sandbox(slot int) *box {
 	w.t.Helper()
 	b := &box{NetSpace: newSpace(w.t), w: w, slot: slot}
-	must(w.t, w.router.Make(slot, b.File()))
+	if w.taps {
+		w.machine(b)
+	} else {
+		must(w.t, w.router.Make(slot, b.File()))
+	}
 	must(w.t, w.dp.Attach(slot, datapath.Attachment{Index: link.Index(slot)}))
 	return b
 }

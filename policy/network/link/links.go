@@ -42,16 +42,9 @@ func (r *Router) Make(slot int, netns *os.File) error {
 		}
 		return fmt.Errorf("link of slot %d: %w", slot, err)
 	}
-	a4, a6 := netip.PrefixFrom(p.Address4(slot), 32), netip.PrefixFrom(p.Address6(slot), 128)
-	err := r.space.Within(netns, func() error { return r.inside(a4, a6) })
+	err := r.space.Within(netns, func() error { return r.inside(slot) })
 	if err == nil {
-		err = r.apply(
-			linux.SettleLink(index),
-			linux.AddNeighbour(index, a4.Addr(), p.MAC(slot)),
-			linux.AddNeighbour(index, a6.Addr(), p.MAC(slot)),
-			linux.AddRoute(linux.RouteTo{To: a4, Index: index, From: p.Gateway4()}),
-			linux.AddRoute(linux.RouteTo{To: a6, Index: index, From: p.Gateway6()}),
-		)
+		err = r.apply(r.near(slot)...)
 	}
 	if err != nil {
 		return errors.Join(fmt.Errorf("link of slot %d: %w", slot, err), r.apply(linux.DeleteLink(index)))
@@ -59,8 +52,28 @@ func (r *Router) Make(slot int, netns *os.File) error {
 	return nil
 }
 
+// near are the requests that lead to the sandbox, once the host's end is there.
+func (r *Router) near(slot int) []linux.Request {
+	p, index := r.cfg.Plan, Index(slot)
+	a4, a6, mac := p.Address4(slot), p.Address6(slot), p.MAC(slot)
+	return []linux.Request{
+		linux.SettleLink(index),
+		linux.AddNeighbour(index, a4, mac),
+		linux.AddNeighbour(index, a6, mac),
+		linux.AddRoute(linux.RouteTo{To: netip.PrefixFrom(a4, 32), Index: index, From: p.Gateway4()}),
+		linux.AddRoute(linux.RouteTo{To: netip.PrefixFrom(a6, 128), Index: index, From: p.Gateway6()}),
+	}
+}
+
+// End is what the sandbox's end of a slot's link is.
+func (r *Router) End(slot int) linux.LinkEnd {
+	p := r.cfg.Plan
+	return linux.LinkEnd{MAC: p.MAC(slot), Address4: p.Address4(slot), Address6: p.Address6(slot),
+		Gateway4: p.Gateway4(), Gateway6: p.Gateway6(), GatewayMAC: p.GatewayMAC(), MTU: r.cfg.MTU}
+}
+
 // inside sets up the sandbox's end, from within its namespace.
-func (r *Router) inside(a4, a6 netip.Prefix) error {
+func (r *Router) inside(slot int) error {
 	route, err := linux.OpenRoute()
 	if err != nil {
 		return err
@@ -70,20 +83,8 @@ func (r *Router) inside(a4, a6 netip.Prefix) error {
 	if err != nil {
 		return err
 	}
-	p := r.cfg.Plan
-	return route.Apply(
-		linux.UpLink(1),
-		linux.QuietLink(index),
-		linux.UpLink(index),
-		linux.SettleLink(index),
-		linux.AddAddress(index, a4),
-		linux.AddAddress(index, a6),
-		linux.TakeAddress(index, a6.Addr()),
-		linux.AddNeighbour(index, p.Gateway4(), p.GatewayMAC()),
-		linux.AddNeighbour(index, p.Gateway6(), p.GatewayMAC()),
-		linux.AddRoute(linux.RouteTo{To: netip.MustParsePrefix("0.0.0.0/0"), Index: index, Via: p.Gateway4()}),
-		linux.AddRoute(linux.RouteTo{To: netip.MustParsePrefix("::/0"), Index: index, Via: p.Gateway6()}),
-	)
+	end := r.End(slot)
+	return route.Apply(append([]linux.Request{linux.UpLink(1)}, end.Requests(index)...)...)
 }
 
 // removing is the group of interfaces that are removed together.

@@ -11,6 +11,20 @@ import (
 // Slots is how many sandboxes with a network a node can have at once.
 const Slots = 16384
 
+// Range is a part of the slots, From to To-1: each kind of sandbox has its own, so that it can be handed out, and swept,
+// without asking the others.
+type Range struct{ From, To int }
+
+// The ranges.
+var (
+	Containers   = Range{0, 12288}
+	MicroVMs     = Range{12288, 15360}
+	FullMachines = Range{15360, Slots}
+)
+
+// Has tells whether a slot lies in the range.
+func (r Range) Has(slot int) bool { return slot >= r.From && slot < r.To }
+
 // first is the place of slot 0 in the pools; the gateway is at place 1.
 const first = 256
 

@@ -184,6 +184,9 @@ func (r *Router) Apply(reqs ...linux.Request) error { return r.apply(reqs...) }
 // Plan is the addressing.
 func (r *Router) Plan() Plan { return r.cfg.Plan }
 
+// MTU is that of all sandboxes' links.
+func (r *Router) MTU() int { return r.cfg.MTU }
+
 // UplinkIndex is the uplink's interface index, 0 without one.
 func (r *Router) UplinkIndex() int {
 	if r.cfg.Uplink == nil {

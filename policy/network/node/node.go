@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/policy/network"
 	"github.com/opendsec/dsec/policy/network/datapath"
 	"github.com/opendsec/dsec/policy/network/dns"
@@ -244,6 +245,27 @@ func (n *Network) Compiler() network.Compiler {
 
 // Attach gives a network namespace the link of a slot, on which everything is denied. group is its v2 control group.
 func (n *Network) Attach(slot int, netns, group *os.File) error {
+	return n.attach(slot, func() error { return n.router.Make(slot, netns) }, datapath.Attachment{Group: group, Space: netns})
+}
+
+// AttachTap makes the link of a slot for a machine, on which everything is denied: the queue of frames is its monitor's,
+// the link's end (End) the machine's own to set up. The link ends with the last that has the queue open.
+func (n *Network) AttachTap(slot int) (queue *os.File, err error) {
+	err = n.attach(slot, func() (err error) {
+		queue, err = n.router.MakeTap(slot)
+		return err
+	}, datapath.Attachment{})
+	if err != nil && queue != nil {
+		err = errors.Join(err, queue.Close())
+		queue = nil
+	}
+	return queue, err
+}
+
+// End is what a machine has to make of its end of a slot's link.
+func (n *Network) End(slot int) linux.LinkEnd { return n.router.End(slot) }
+
+func (n *Network) attach(slot int, make func() error, a datapath.Attachment) error {
 	if slot < 0 || slot >= link.Slots {
 		return fmt.Errorf("network of slot %d: %w: a node has %d", slot, sandbox.ErrExhausted, link.Slots)
 	}
@@ -251,16 +273,17 @@ func (n *Network) Attach(slot int, netns, group *os.File) error {
 	if err := n.dp.Clear(slot); err != nil {
 		return fmt.Errorf("clear slot %d: %w", slot, err)
 	}
-	err := n.router.Make(slot, netns)
-	if errors.Is(err, sandbox.ErrAlreadyExists) { // that of the slot's last sandbox, whose namespace is still going
+	err := make()
+	if errors.Is(err, sandbox.ErrAlreadyExists) { // that of the slot's last sandbox, which is still going
 		if err = n.router.Remove(slot); err == nil {
-			err = n.router.Make(slot, netns)
+			err = make()
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("make link of slot %d: %w", slot, err)
 	}
-	if err := n.dp.Attach(slot, datapath.Attachment{Index: link.Index(slot), Group: group, Space: netns}); err != nil {
+	a.Index = link.Index(slot)
+	if err := n.dp.Attach(slot, a); err != nil {
 		return errors.Join(fmt.Errorf("attach slot %d: %w", slot, err), n.router.Remove(slot))
 	}
 	return nil
@@ -339,8 +362,8 @@ func (n *Network) Detach(slot int) error {
 	return n.dp.Clear(slot)
 }
 
-// Sweep detaches every slot that keep does not want: those of sandboxes that ended while nobody served.
-func (n *Network) Sweep(keep func(slot int) bool) error {
+// Sweep detaches every slot of a range that keep does not want: those of sandboxes that ended while nobody served.
+func (n *Network) Sweep(r link.Range, keep func(slot int) bool) error {
 	links, err := n.router.Slots()
 	if err != nil {
 		return err
@@ -348,7 +371,7 @@ func (n *Network) Sweep(keep func(slot int) bool) error {
 	var errs []error
 	var gone []int
 	for _, slot := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(links, n.dp.Slots())))) {
-		if !keep(slot) {
+		if r.Has(slot) && !keep(slot) {
 			errs = append(errs, n.Detach(slot))
 			gone = append(gone, slot)
 		}

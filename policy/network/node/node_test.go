@@ -91,7 +91,7 @@ func TestKinds(t *testing.T) {
 	if err := w.refused("tcp", echo); err != nil {
 		t.Errorf("the link after the refusals: %v", err)
 	}
-	if err := w.Sweep(func(int) bool { return false }); err != nil {
+	if err := w.Sweep(link.Containers, func(int) bool { return false }); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.Close(); err != nil {
@@ -131,7 +131,7 @@ func TestRefused(t *testing.T) {
 			"attaching a slot beyond":        {w.Attach(link.Slots, w.file(w.sandbox), nil), sandbox.ErrExhausted},
 			"attaching a slot below":         {w.Attach(-1, w.file(w.sandbox), nil), sandbox.ErrExhausted},
 			"detaching what is not there":    {w.Detach(slot + 9), nil},
-			"sweeping what all want to keep": {w.Sweep(func(int) bool { return true }), nil},
+			"sweeping what all want to keep": {w.Sweep(link.Containers, func(int) bool { return true }), nil},
 		} {
 			if !errors.Is(c.err, c.want) {
 				t.Errorf("%s: %v, want %v", name, c.err, c.want)
@@ -230,7 +230,7 @@ func TestSweep(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.open()
-		if err := w.Sweep(func(s int) bool { return s == slot }); err != nil {
+		if err := w.Sweep(link.Containers, func(s int) bool { return s == slot }); err != nil {
 			t.Fatal(err)
 		}
 		if err := w.Set(slot+1, "gone", 1, w.compile("open")); !errors.Is(err, sandbox.ErrNotFound) {

@@ -156,6 +156,9 @@ int from_sandbox(struct __sk_buff *skb)
 	if (skb->protocol != be16(ETH_IPV4) && skb->protocol != be16(ETH_IPV6))
 		return refuse(skb, &at, &p, reason);
 	reason = parse(skb, &p, 1);
+	// A pair of interfaces sees to this by itself, a tap does not: the router would cut such a frame into fragments.
+	if (!skb->gso_size && skb->len > ETH_LEN + config.mtu)
+		return refuse(skb, &at, &p, R_MALFORMED);
 	if (p.multicast && !p.neighbour)
 		return refuse(skb, &at, &p, R_MULTICAST);
 	if (reason)

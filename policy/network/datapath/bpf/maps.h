@@ -244,7 +244,8 @@ struct config {
 	__u32 pass_mark;            // the router forwards and takes nothing from sandboxes without it
 	__u16 proxy_port, dns_port;
 	__u8 gateway_mac[6];
-	__u8 pad[6];
+	__u16 mtu; // of sandboxes' links
+	__u8 pad[4];
 };
 
 const volatile struct config config = {};

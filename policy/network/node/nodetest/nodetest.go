@@ -1,4 +1,5 @@
-package container_test
+// Package nodetest gives the tests of drivers a node's network, with two servers on an internet of its own.
+package nodetest
 
 import (
 	"context"
@@ -16,17 +17,23 @@ import (
 	"github.com/opendsec/dsec/policy/network/networktest"
 	"github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
-	"github.com/opendsec/dsec/sandbox/sandboxtest"
 )
 
-// internet is a network for the driver's sandboxes, with two servers on it.
-type internet struct {
-	node       *node.Network
-	one, other netip.AddrPort
+// Internet is a network for a driver's sandboxes, with two servers on it that send back what they get.
+type Internet struct {
+	Node       *node.Network // nil where the kernel lacks what it needs
+	One, Other netip.AddrPort
+	// Enforcer is datapath.EBPF or datapath.Nftables; "" = the best that the kernel takes.
+	Enforcer string
+	Inet     *networktest.Internet
+	// Close says that the driver leaves its closing to the end of the test.
+	Close bool
+	// Events hears of what happens to sandboxes' traffic; nil: nobody does.
+	Events func(node.Event)
 }
 
-// open makes it; nil where the kernel lacks what it needs.
-func (i *internet) open(t testing.TB, state string) *node.Network {
+// Open makes it, below a driver's state directory. It is taken away at the end of the test, when all sandboxes have ended.
+func (i *Internet) Open(t testing.TB, state string) *node.Network {
 	t.Helper()
 	for _, f := range feature.Network() {
 		if _, err := f.Probe(); f.Level != feature.Later && err != nil {
@@ -35,31 +42,40 @@ func (i *internet) open(t testing.TB, state string) *node.Network {
 		}
 	}
 	inet := networktest.New(t)
+	i.Inet = inet
 	host := inet.Host()
 	space, err := host.File()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { space.Close() })
-	i.one, i.other = serve(t, inet), serve(t, inet)
+	i.One, i.Other = serve(t, inet), serve(t, inet)
 	up := link.DefaultUplink()
 	up.Host = space
 	dir := filepath.Join(state, "network")
-	i.node, err = node.Open(node.Config{
-		Dir: dir, Uplink: up, Addresses: []netip.Prefix{}, Upstreams: []netip.AddrPort{netip.AddrPortFrom(networktest.ResolverV4, 53)},
+	i.Node, err = node.Open(node.Config{
+		Dir: dir, Uplink: up, Enforcer: i.Enforcer, Addresses: []netip.Prefix{}, Upstreams: []netip.AddrPort{netip.AddrPortFrom(networktest.ResolverV4, 53)},
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return host.Dial(ctx, network, address)
 		},
-	}, nil)
+	}, i.Events)
 	if errors.Is(err, sandbox.ErrUnsupported) {
 		t.Logf("without networks: %v", err)
-		i.node = nil
+		i.Node = nil
 		return nil
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // the driver has closed it, and all sandboxes have ended
+	t.Cleanup(func() {
+		if i.Close {
+			if slots := i.Node.Known(); len(slots) > 0 {
+				t.Errorf("the network still knows %q", slots)
+			}
+			if err := i.Node.Close(); err != nil {
+				t.Errorf("close the network: %v", err)
+			}
+		}
 		if err := host.Do(func() error { return node.Remove(dir) }); err != nil {
 			t.Errorf("remove the network: %v", err)
 		}
@@ -67,11 +83,7 @@ func (i *internet) open(t testing.TB, state string) *node.Network {
 			t.Errorf("%s is left", dir)
 		}
 	})
-	return i.node
-}
-
-func (i *internet) seen() *sandboxtest.Internet {
-	return &sandboxtest.Internet{One: i.one, Other: i.other, Known: i.node.Known}
+	return i.Node
 }
 
 // serve answers bytes at an address of its own.

@@ -1,0 +1,179 @@
+package microvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/opendsec/dsec/guest/machine/control"
+	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/policy/network"
+	"github.com/opendsec/dsec/policy/network/link"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Every machine has an interface, those of templates too, for none can be added later. It lies on a hub inside of QEMU that
+// leads nowhere, until a sandbox with a network gets the machine: then a tap of the node's router, which QEMU is handed as an
+// open file, is put on the same hub. The tap ends with QEMU.
+//
+// Neither the hub nor the tap has headers before frames, so that the guest is offered no offloads, and what it says of
+// checksums and segments all the same ends in QEMU.
+const (
+	nicNet = "hubport,id=nic,hubid=0"
+	nic    = "virtio-net-device,netdev=nic,mac=02:d5:ec:00:00:00"
+)
+
+// network gives the machine its place in the node's network, under the spec's policy, and returns what it has to know of
+// it: nil without one.
+func (i *instance) network(ctx context.Context, spec *sandbox.Spec) (*control.Network, error) {
+	if spec.Network == nil {
+		return nil, nil
+	}
+	n := i.d.cfg.Network
+	slot, err := i.d.places.take()
+	if err != nil {
+		return nil, err
+	}
+	i.limits.Net, i.limits.Slot = true, slot
+	if err := i.d.save(&i.limits); err != nil {
+		i.limits.Net = false
+		i.d.places.release(slot)
+		return nil, err
+	}
+	// From here on whoever removes the machine takes it away.
+	tap, err := n.AttachTap(slot)
+	if err != nil {
+		return nil, err
+	}
+	defer tap.Close()
+	if err := i.plug(ctx, tap); err != nil {
+		return nil, fmt.Errorf("network of %s: %w", i.id, err)
+	}
+	if err := i.d.setNetwork(slot, i.id, spec.NetworkGeneration, spec.Network); err != nil {
+		return nil, err
+	}
+	return &control.Network{End: n.End(slot), Resolvers: n.Resolvers()}, nil
+}
+
+// plug puts a tap on the hub of the machine's interface.
+func (i *instance) plug(ctx context.Context, tap *os.File) error {
+	i.mu.Lock()
+	m := i.monitor
+	i.mu.Unlock()
+	if m == nil {
+		return errNoMonitor
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if err := m.Pass(ctx, "getfd", map[string]any{"fdname": "tap"}, tap); err != nil {
+		return err
+	}
+	if err := m.Do(ctx, "netdev_add", map[string]any{"type": "tap", "id": "tap", "fd": "tap"}, nil); err != nil {
+		return err
+	}
+	return m.Do(ctx, "netdev_add", map[string]any{"type": "hubport", "id": "out", "hubid": 0, "netdev": "tap"}, nil)
+}
+
+// setNetwork puts a sandbox under a policy.
+func (d *Driver) setNetwork(slot int, id sandbox.ID, generation uint64, p sandbox.NetworkPolicy) error {
+	prog, ok := p.(*network.Program)
+	if m, member := p.(*network.Member); member {
+		if err := d.cfg.Network.Join(slot, string(id), m.Network, m.Name); err != nil {
+			return err
+		}
+		prog, ok = m.Program, true
+	}
+	if !ok {
+		return fmt.Errorf("network of %s: %w: machines take a *network.Program, not a %T", id, sandbox.ErrInvalid, p)
+	}
+	return d.cfg.Network.Set(slot, string(id), generation, prog)
+}
+
+// SetNetwork implements sandbox.Networked.
+func (i *instance) SetNetwork(_ context.Context, generation uint64, p sandbox.NetworkPolicy) error {
+	if !i.limits.Net || i.d.cfg.Network == nil {
+		return fmt.Errorf("network of %s: %w: it was created without one; create it with a rule that allows something", i.id, sandbox.ErrFailedPrecondition)
+	}
+	return i.d.setNetwork(i.limits.Slot, i.id, generation, p)
+}
+
+// unplug takes the place of a machine whose QEMU has ended out of the network, if it has one.
+func (d *Driver) unplug(id sandbox.ID) error {
+	r, err := d.load(id)
+	if errors.Is(err, sandbox.ErrNotFound) || err == nil && !r.Net {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if n := d.cfg.Network; n != nil {
+		n.Part(r.Slot)
+		if err := n.Detach(r.Slot); err != nil {
+			return err
+		}
+	}
+	// Whoever comes again must not take it from the next that has it.
+	r.Net = false
+	if err := d.save(r); err != nil {
+		return err
+	}
+	d.places.release(r.Slot)
+	return nil
+}
+
+// sweepNetwork closes the links of machines that are not to be kept.
+func (d *Driver) sweepNetwork(keep func(sandbox.ID) bool) error {
+	if d.cfg.Network == nil {
+		return nil
+	}
+	used := map[int]bool{}
+	d.mu.Lock()
+	for id, i := range d.instances {
+		if i.limits.Net && (keep(id) || !i.isOwned()) {
+			used[i.limits.Slot] = true
+		}
+	}
+	d.mu.Unlock()
+	return d.cfg.Network.Sweep(link.MicroVMs, func(slot int) bool { return used[slot] })
+}
+
+// Linked are the machines of a state directory that have a link and whose QEMU runs, whether or not a driver is open on
+// it. What cannot be read is taken for one that runs.
+func Linked(stateDir string) ([]sandbox.ID, error) {
+	d := &Driver{root: filepath.Join(stateDir, "run", "vm")} // load needs no more
+	entries, err := os.ReadDir(d.root)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []sandbox.ID
+	for _, e := range entries {
+		id, err := sandbox.ParseID(e.Name())
+		if err != nil {
+			continue
+		}
+		r, err := d.load(id)
+		if errors.Is(err, sandbox.ErrNotFound) || err == nil && !r.Net {
+			continue
+		}
+		if err == nil {
+			p, err := r.process()
+			if errors.Is(err, sandbox.ErrNotFound) {
+				continue
+			}
+			if err == nil {
+				ended := linux.Ended(p)
+				p.Close()
+				if ended {
+					continue
+				}
+			}
+		}
+		out = append(out, id)
+	}
+	return out, nil
+}
