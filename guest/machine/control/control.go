@@ -58,10 +58,10 @@ type Prepare struct {
 	Layers   []Layer // bottom to top
 	Disk     string  // ext4, empty: the writable layer
 	Hostname string
-	Memory   int64  // bytes for all commands together
-	Pids     int64  //
-	Seed     []byte // randomness
-	Time     int64  // nanoseconds since 1970
+	Memory   int64    // bytes for all commands together
+	Pids     int64    //
+	Seed     []byte   // randomness
+	Time     int64    // nanoseconds since 1970
 	Network  *Network `json:",omitempty"` // nil: loopback only
 }
 
