@@ -45,7 +45,7 @@ func (a *fileAPI) enter(ctx context.Context, id, user string, paths []string, fn
 func (a *fileAPI) StatFile(ctx context.Context, req *dsecv1.StatFileRequest) (*dsecv1.StatFileResponse, error) {
 	resp := &dsecv1.StatFileResponse{}
 	err := a.enter(ctx, req.SandboxId, req.User, []string{req.Path}, func(c *aether.Conn) error {
-		info, err := c.Stat(ctx, req.Path, req.User, !req.NoFollow)
+		info, err := c.Stat(ctx, req.Path, req.User, !req.NoFollow, req.Attributes)
 		resp.File = fileInfo(info)
 		return err
 	})
@@ -65,7 +65,7 @@ func (a *fileAPI) ListDirectory(ctx context.Context, req *dsecv1.ListDirectoryRe
 	}
 	resp := &dsecv1.ListDirectoryResponse{}
 	err := a.enter(ctx, req.SandboxId, req.User, []string{req.Path}, func(c *aether.Conn) error {
-		files, truncated, err := c.ListDir(ctx, req.Path, req.User, max(1, int(req.Depth)), most)
+		files, truncated, err := c.ListDir(ctx, req.Path, req.User, max(1, int(req.Depth)), most, req.Attributes)
 		resp.Truncated = truncated
 		for _, f := range files {
 			f.Path = joined(req.Path, f.Path)
@@ -140,6 +140,14 @@ func fileInfo(f wire.FileInfo) *dsecv1.FileInfo {
 	}
 	if !utf8.ValidString(f.Path) {
 		out.PathBytes = []byte(f.Path)
+	}
+	for _, a := range f.Attrs {
+		if utf8.ValidString(a.Name) {
+			if out.Attributes == nil {
+				out.Attributes = map[string][]byte{}
+			}
+			out.Attributes[a.Name] = []byte(a.Value)
+		}
 	}
 	if out.Type == "" {
 		out.Type = fs.ModeIrregular.String()

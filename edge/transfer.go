@@ -185,8 +185,24 @@ func (t *transfers) read(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// attributes are those that a file is to get. It has these afterwards and no others.
+func (q *query) attributes() (out []wire.Attr, err error) {
+	size := 0
+	for _, text := range q.values["attribute"] {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok || name == "" || len(name) > 255-len("user.") || strings.ContainsRune(name, 0) {
+			return nil, invalid("attribute %.64q: want NAME=VALUE, the name of 1 to %d bytes", text, 255-len("user."))
+		}
+		out = append(out, wire.Attr{Name: name, Value: value})
+		if size += len(name) + len(value); len(out) > wire.MaxAttrs || size > wire.MaxAttrsBytes {
+			return nil, invalid("more than %d attributes, or more than %d bytes of them", wire.MaxAttrs, wire.MaxAttrsBytes)
+		}
+	}
+	return out, nil
+}
+
 func (t *transfers) write(w http.ResponseWriter, r *http.Request) {
-	q, err := parseQuery(r, "mode", "owner", "parents")
+	q, err := parseQuery(r, "mode", "owner", "parents", "attribute")
 	if err != nil {
 		fail(w, err, false)
 		return
@@ -196,7 +212,12 @@ func (t *transfers) write(w http.ResponseWriter, r *http.Request) {
 		fail(w, invalid("mode is %.16q: want permission bits in octal, at most 7777", q.values.Get("mode")), false)
 		return
 	}
-	open := &wire.OpenWrite{Path: q.path, User: q.user, Mode: uint32(mode), Owner: q.values.Get("owner"), Parents: q.values.Get("parents") == "true"}
+	attrs, err := q.attributes()
+	if err != nil {
+		fail(w, err, false)
+		return
+	}
+	open := &wire.OpenWrite{Attrs: attrs, Path: q.path, User: q.user, Mode: uint32(mode), Owner: q.values.Get("owner"), Parents: q.values.Get("parents") == "true"}
 	t.serve(w, r, func(ctx context.Context, c *aether.Conn) (bool, error) {
 		f, err := c.OpenWrite(ctx, open)
 		return false, receive(ctx, f, err, w, r)

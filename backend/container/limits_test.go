@@ -140,12 +140,12 @@ func TestPause(t *testing.T) {
 	if err := i.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	one, err := c.conn.Stat(t.Context(), "/count", "", false)
+	one, err := c.conn.Stat(t.Context(), "/count", "", false, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	// dsec-init itself is not frozen: files can be read, and nothing grows meanwhile.
-	two, err := c.conn.Stat(t.Context(), "/count", "", false)
+	two, err := c.conn.Stat(t.Context(), "/count", "", false, false)
 	if err != nil || two.Size != one.Size || one.Size == 0 {
 		t.Fatalf("size %d, then %d, %v", one.Size, two.Size, err)
 	}

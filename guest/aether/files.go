@@ -16,10 +16,18 @@ func (c *Conn) path(ctx context.Context, kind wire.Kind, m *wire.Path) ([]byte, 
 	return c.call(ctx, kind, m.Append, nil)
 }
 
-// Stat describes a file. Files of /proc have no Target.
-func (c *Conn) Stat(ctx context.Context, path, user string, follow bool) (wire.FileInfo, error) {
+// withAttrs asks for attributes.
+func withAttrs(yes bool) uint32 {
+	if yes {
+		return 1
+	}
+	return 0
+}
+
+// Stat describes a file, on request with its attributes. Files of /proc have no Target.
+func (c *Conn) Stat(ctx context.Context, path, user string, follow, attrs bool) (wire.FileInfo, error) {
 	var info wire.FileInfo
-	p, err := c.path(ctx, wire.KindStat, &wire.Path{Path: path, User: user, Follow: follow})
+	p, err := c.path(ctx, wire.KindStat, &wire.Path{Path: path, User: user, Follow: follow, Mode: withAttrs(attrs)})
 	if err != nil {
 		return info, err
 	}
@@ -28,8 +36,8 @@ func (c *Conn) Stat(ctx context.Context, path, user string, follow bool) (wire.F
 
 // ListDir lists at most max entries down to depth (1 = the directory's own); truncated tells that there were
 // more. The names are relative to path. A reply is at most 1 MiB.
-func (c *Conn) ListDir(ctx context.Context, path, user string, depth, max int) (files []wire.FileInfo, truncated bool, err error) {
-	p, err := c.path(ctx, wire.KindListDir, &wire.Path{Path: path, User: user, Depth: int32(depth), Max: int32(max)})
+func (c *Conn) ListDir(ctx context.Context, path, user string, depth, max int, attrs bool) (files []wire.FileInfo, truncated bool, err error) {
+	p, err := c.path(ctx, wire.KindListDir, &wire.Path{Path: path, User: user, Depth: int32(depth), Max: int32(max), Mode: withAttrs(attrs)})
 	if err != nil {
 		return nil, false, err
 	}

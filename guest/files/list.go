@@ -10,8 +10,8 @@ import (
 const maxList = 1 << 20
 
 // List lists at most limit entries down to depth, a directory before what is in it. Names are relative to path.
-// What vanishes meanwhile is left out.
-func List(path string, depth, limit int) (l []wire.FileInfo, truncated bool, err error) {
+// What vanishes meanwhile is left out. Each has its attributes where they are wanted.
+func List(path string, depth, limit int, attrs bool) (l []wire.FileInfo, truncated bool, err error) {
 	fd, err := open(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, false, fail("list", path, err)
@@ -20,7 +20,7 @@ func List(path string, depth, limit int) (l []wire.FileInfo, truncated bool, err
 	if procfs(fd) {
 		return nil, false, fail("list", path, errProc)
 	}
-	w := lister{limit: limit}
+	w := lister{limit: limit, attrs: attrs}
 	if err := w.dir(fd, "", min(max(depth, 1), maxDepth)); err != nil && err != errFull {
 		return nil, false, fail("list", path, err)
 	} else if err == errFull {
@@ -35,6 +35,7 @@ type lister struct {
 	files []wire.FileInfo
 	limit int
 	size  int
+	attrs bool
 }
 
 func (w *lister) dir(fd int, prefix string, depth int) error {
@@ -49,6 +50,14 @@ func (w *lister) dir(fd int, prefix string, depth int) error {
 		}
 		if kind(&st) == unix.S_IFLNK {
 			f.Target, _ = readlink(fd, name)
+		}
+		if w.attrs {
+			f.Attrs = attributes(func(with int) (int, error) {
+				return openAt(fd, name, with|unix.O_NOFOLLOW, 0, unix.RESOLVE_BENEATH)
+			}, st.Mode)
+		}
+		for _, a := range f.Attrs {
+			w.size += len(a.Name) + len(a.Value) + 8
 		}
 		if w.size += len(f.Path) + len(f.Target) + 48; len(w.files) >= w.limit || w.size > maxList {
 			return errFull

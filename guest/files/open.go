@@ -102,7 +102,9 @@ func fail(what, path string, err error) error {
 		code, text = wire.CodeInvalid, "too many symbolic links, or one of the links in /proc that lead into a process"
 	case unix.EXDEV:
 		code, text = wire.CodeInvalid, "it lies on another file system or outside the directory"
-	case unix.EINVAL, unix.ENAMETOOLONG, unix.ENXIO, unix.EBUSY, unix.EMLINK, unix.EFBIG, unix.ETXTBSY:
+	case unix.EOPNOTSUPP:
+		code, text = wire.CodeInvalid, "its file system does not keep that"
+	case unix.E2BIG, unix.ERANGE, unix.EINVAL, unix.ENAMETOOLONG, unix.ENXIO, unix.EBUSY, unix.EMLINK, unix.EFBIG, unix.ETXTBSY:
 		code = wire.CodeInvalid
 	}
 	if path != "" {

@@ -8,8 +8,8 @@ import (
 	"github.com/opendsec/dsec/guest/wire"
 )
 
-// Stat describes a file.
-func Stat(path string, follow bool) (wire.FileInfo, error) {
+// Stat describes a file, with its attributes where they are wanted.
+func Stat(path string, follow, attrs bool) (wire.FileInfo, error) {
 	flags := unix.O_PATH
 	if !follow {
 		flags |= unix.O_NOFOLLOW
@@ -24,6 +24,9 @@ func Stat(path string, follow bool) (wire.FileInfo, error) {
 		return wire.FileInfo{}, fail("stat", path, err)
 	}
 	f := info(path, &st)
+	if attrs && !procfs(fd) {
+		f.Attrs = attributes(func(with int) (int, error) { return open(path, flags&unix.O_NOFOLLOW|with, 0) }, st.Mode)
+	}
 	if kind(&st) == unix.S_IFLNK && !procfs(fd) {
 		if f.Target, err = readlink(fd, ""); err != nil {
 			return f, fail("read link", path, err)

@@ -148,7 +148,7 @@ func TestFileRefusals(t *testing.T) {
 	b.wantCode(b.c.Remove(b.ctx, "/t/full", "", false, false), wire.CodeNotEmpty)
 	b.wantCode(b.c.Remove(b.ctx, "/t/none", "", false, false), wire.CodeNotFound)
 	b.wantCode(b.c.Rename(b.ctx, "/t/none", "/t/other", ""), wire.CodeNotFound)
-	_, _, err := b.c.ListDir(b.ctx, "/proc/self/fd", "", 1, 10)
+	_, _, err := b.c.ListDir(b.ctx, "/proc/self/fd", "", 1, 10, false)
 	b.wantCode(err, wire.CodeInvalid)
 }
 
@@ -165,7 +165,7 @@ func TestDirectories(t *testing.T) {
 		}
 	}
 	b.sh("ln -s y /d/l; mkdir -p /d/deep/er/est; touch $'/d/bad\\xff'")
-	l, truncated, err := b.c.ListDir(b.ctx, "/d", "", 2, 100)
+	l, truncated, err := b.c.ListDir(b.ctx, "/d", "", 2, 100, false)
 	if err != nil || truncated {
 		t.Fatal(err, truncated)
 	}
@@ -183,14 +183,14 @@ func TestDirectories(t *testing.T) {
 	if _, ok := got["deep/er/est"]; ok || len(got) != 7 {
 		t.Errorf("%v", got)
 	}
-	if l, truncated, err = b.c.ListDir(b.ctx, "/d", "", 9, 3); len(l) != 3 || !truncated || err != nil {
+	if l, truncated, err = b.c.ListDir(b.ctx, "/d", "", 9, 3, false); len(l) != 3 || !truncated || err != nil {
 		t.Errorf("%v %v %v", l, truncated, err)
 	}
-	f, err := b.c.Stat(b.ctx, "/d/l", "", false)
+	f, err := b.c.Stat(b.ctx, "/d/l", "", false, false)
 	if err != nil || f.Target != "y" {
 		t.Errorf("%+v %v", f, err)
 	}
-	if f, err = b.c.Stat(b.ctx, "/d/l", "", true); err != nil || f.Size != 3 || f.MtimeNS == 0 {
+	if f, err = b.c.Stat(b.ctx, "/d/l", "", true, false); err != nil || f.Size != 3 || f.MtimeNS == 0 {
 		t.Errorf("%+v %v", f, err)
 	}
 	if err := b.c.Remove(b.ctx, "/d", "", true, false); err != nil {

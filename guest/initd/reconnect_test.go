@@ -139,7 +139,7 @@ func TestStaleEdgeLoses(t *testing.T) {
 	c.Serve(guesttest.NewRecorder(c))
 	_, err = c.Start(b.ctx, &wire.Start{ID: "x", Shell: "true"}, nil)
 	b.wantCode(err, wire.CodeWrongState)
-	_, err = c.Stat(b.ctx, "/", "", true)
+	_, err = c.Stat(b.ctx, "/", "", true, false)
 	b.wantCode(err, wire.CodeWrongState)
 	b.wantCode(c.OpenSession(b.ctx, &wire.OpenSession{ID: "s"}, nil), wire.CodeWrongState)
 }

@@ -155,14 +155,14 @@ func (op *fileOp) simple(u *users.User) error {
 	m := &op.m
 	switch op.kind {
 	case wire.KindStat:
-		f, err := files.Stat(m.Path, m.Follow)
+		f, err := files.Stat(m.Path, m.Follow, m.Mode != 0)
 		if err != nil {
 			return err
 		}
 		op.reply(f.Append)
 		return nil
 	case wire.KindListDir:
-		l, truncated, err := files.List(m.Path, int(m.Depth), int(m.Max))
+		l, truncated, err := files.List(m.Path, int(m.Depth), int(m.Max), m.Mode != 0)
 		if err != nil {
 			return err
 		}
@@ -204,7 +204,7 @@ func (op *fileOp) transfer(u *users.User) error {
 		op.reply(f.Info.Append)
 		op.finish(f.Copy(s, op.m.Offset, op.m.Length))
 	case wire.KindOpenTar:
-		if _, err := files.Stat(op.m.Path, true); err != nil {
+		if _, err := files.Stat(op.m.Path, true, false); err != nil {
 			return err
 		}
 		op.reply(nil)
@@ -226,6 +226,9 @@ func (op *fileOp) transfer(u *users.User) error {
 			return err
 		}
 		defer t.Abort()
+		if err := t.Mark(op.w.Attrs); err != nil {
+			return err
+		}
 		op.reply(nil)
 		if err = t.Fill(s); err == nil {
 			err = t.Commit()

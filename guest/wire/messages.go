@@ -83,6 +83,7 @@ type FileInfo struct {
 	Size    int64
 	MtimeNS int64
 	Target  string // of a symbolic link
+	Attrs   []Attr // where they were asked for
 }
 
 // OpenWrite describes a file to write atomically.
@@ -92,6 +93,7 @@ type OpenWrite struct {
 	Mode    uint32 // 0 = keep the old file's, else 0644
 	Owner   string // "" = the user; else USER[:GROUP], needs a privileged user
 	Parents bool
+	Attrs   []Attr
 }
 
 // Code of an Error, one to one with what the edge reports.

@@ -139,7 +139,9 @@ func DecodeStatuses(p []byte) ([]CommandStatus, error) {
 }
 
 // Append appends the payload.
-func (m *FileInfo) Append(b []byte) []byte {
+func (m *FileInfo) Append(b []byte) []byte { return appendAttrs(m.append(b), m.Attrs) }
+
+func (m *FileInfo) append(b []byte) []byte {
 	b = appendString(b, m.Path)
 	b = appendUint(b, uint64(m.Mode))
 	b = appendUint(b, uint64(m.UID))
@@ -166,6 +168,7 @@ func (m *FileInfo) read(r *reader) {
 func (m *FileInfo) Decode(p []byte) error {
 	r := reader{b: p}
 	m.read(&r)
+	m.Attrs = r.attrs()
 	return r.end("file")
 }
 
@@ -174,7 +177,12 @@ func AppendFiles(b []byte, l []FileInfo, truncated bool) []byte {
 	b = appendBool(b, truncated)
 	b = appendUint(b, uint64(len(l)))
 	for i := range l {
-		b = l[i].Append(b)
+		b = l[i].append(b)
+	}
+	for i := range l { // a place and what is there, of those that have any
+		if len(l[i].Attrs) > 0 {
+			b = appendAttrs(appendUint(b, uint64(i)), l[i].Attrs)
+		}
 	}
 	return b
 }
@@ -191,6 +199,13 @@ func DecodeFiles(p []byte) (l []FileInfo, truncated bool, err error) {
 		var f FileInfo
 		f.read(&r)
 		l = append(l, f)
+	}
+	for next := uint64(0); !r.bad && len(r.b) > 0; {
+		i := r.uint()
+		if r.bad || i < next || i >= uint64(len(l)) || len(r.b) == 0 {
+			return nil, false, errMalformed("directory")
+		}
+		l[i].Attrs, next = r.attrs(), i+1
 	}
 	return l, truncated, r.end("directory")
 }

@@ -86,7 +86,7 @@ func (m *OpenWrite) Append(b []byte) []byte {
 	b = appendString(b, m.User)
 	b = appendUint(b, uint64(m.Mode))
 	b = appendString(b, m.Owner)
-	return appendBool(b, m.Parents)
+	return appendAttrs(appendBool(b, m.Parents), m.Attrs)
 }
 
 // Decode reads the payload.
@@ -97,6 +97,7 @@ func (m *OpenWrite) Decode(p []byte) error {
 	m.Mode = r.uint32()
 	m.Owner = r.string(2*MaxName + 1)
 	m.Parents = r.bool()
+	m.Attrs = r.attrs()
 	return r.end("write request")
 }
 
@@ -123,7 +124,7 @@ func (m *Hello) Decode(p []byte) error {
 type Path struct {
 	Path, To string
 	User     string
-	Mode     uint32
+	Mode     uint32 // Mkdir: permission bits; Stat, ListDir: not 0 = with attributes
 	Depth    int32
 	Max      int32
 	Offset   int64

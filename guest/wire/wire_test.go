@@ -50,6 +50,33 @@ func TestRoundTrip(t *testing.T) {
 	if got, err := DecodeStatuses(AppendStatuses(nil, list)); err != nil || !reflect.DeepEqual(got, list) {
 		t.Error(got, err)
 	}
+	// Attributes come last, and only where there are any: who knows nothing of them reads the rest.
+	attrs := []Attr{{"a", "\x00\xff"}, {strings.Repeat("n", MaxName), strings.Repeat("v", MaxAttrsBytes-MaxName-3)}}
+	marked := FileInfo{Path: "m", Attrs: attrs}
+	var again FileInfo
+	if err := again.Decode(marked.Append(nil)); err != nil || !reflect.DeepEqual(marked, again) {
+		t.Error(again, err)
+	}
+	w := OpenWrite{Path: "/p", Attrs: attrs}
+	var w2 OpenWrite
+	if err := w2.Decode(w.Append(nil)); err != nil || !reflect.DeepEqual(w, w2) {
+		t.Error(w2, err)
+	}
+	for _, l := range [][]Attr{append(attrs, Attr{"b", "1"}), make([]Attr, MaxAttrs+1)} {
+		if err := again.Decode((&FileInfo{Path: "m", Attrs: l}).Append(nil)); err == nil {
+			t.Errorf("%d attributes beyond the bounds", len(l))
+		}
+	}
+	marks := AppendFiles(nil, []FileInfo{{Path: "a", Attrs: attrs}, {Path: "b"}, marked}, false)
+	if got, _, err := DecodeFiles(marks); err != nil || !reflect.DeepEqual(got[0].Attrs, attrs) || got[1].Attrs != nil || !reflect.DeepEqual(got[2], marked) {
+		t.Error(got, err)
+	}
+	plain := AppendFiles(nil, []FileInfo{{Path: "a"}, {Path: "b"}, {Path: "m"}}, false)
+	for _, tail := range []string{"\x03\x01\x01a\x01b", "\x01\x01\x01a\x01b\x00\x01\x01a\x01b", "\x01", "\x01\x00"} { // no such place; a place before the last; nothing there
+		if _, _, err := DecodeFiles(append(plain[:len(plain):len(plain)], tail...)); err == nil {
+			t.Errorf("%q was taken", tail)
+		}
+	}
 	files := []FileInfo{{Path: "a"}, {Path: "b", Size: 2}}
 	if got, cut, err := DecodeFiles(AppendFiles(nil, files, true)); err != nil || !cut || !reflect.DeepEqual(got, files) {
 		t.Error(got, cut, err)

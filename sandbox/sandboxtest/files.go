@@ -47,6 +47,59 @@ func (s *suite) files(t *testing.T) {
 			b.WantShell("stat -c %U:%G /tmp/owned", "nobody:nogroup\n")
 		}
 	})
+	t.Run("Attributes", func(t *testing.T) {
+		s.real(t)
+		if status, answer := b.Do("PUT", "files?path=/tmp/marked&user=nobody&attribute=a=1%3D%00%FF&attribute=e2b.b=", strings.NewReader("x")); status != http.StatusNoContent {
+			t.Fatalf("%d %s", status, answer)
+		}
+		stat := func(path string) map[string][]byte {
+			t.Helper()
+			st, err := f.StatFile(b.Ctx, &dsecv1.StatFileRequest{SandboxId: b.ID, Path: path, Attributes: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st.File.Attributes
+		}
+		if got := stat("/tmp/marked"); len(got) != 2 || string(got["a"]) != "1=\x00\xff" || got["e2b.b"] == nil {
+			t.Errorf("attributes %q", got)
+		}
+		b.WantShell("mkdir /tmp/marks && mv /tmp/marked /tmp/marks && touch /tmp/marks/plain && ln -s marked /tmp/marks/link && mkfifo /tmp/marks/pipe", "")
+		list, err := f.ListDirectory(b.Ctx, &dsecv1.ListDirectoryRequest{SandboxId: b.ID, Path: "/tmp/marks", Attributes: true})
+		if err != nil || len(list.GetFiles()) != 4 {
+			t.Fatalf("%v, %v", list, err)
+		}
+		for _, i := range list.GetFiles() {
+			if marked := i.GetPath() == "/tmp/marks/marked"; marked != (len(i.GetAttributes()) == 2) {
+				t.Errorf("%s: %q", i.GetPath(), i.GetAttributes())
+			}
+		}
+		if got := stat("/tmp/marks/link"); len(got) != 2 { // followed
+			t.Errorf("through the link: %q", got)
+		}
+		b.Write("/tmp/marks/marked", "anew") // a new file, which has what it is given
+		if got := stat("/tmp/marks/marked"); len(got) != 0 {
+			t.Errorf("written anew: %q", got)
+		}
+		// Not readable for the user, and so not its attributes.
+		b.Do("PUT", "files?path=/tmp/secret&mode=0600&attribute=a=1", strings.NewReader("x"))
+		st, err := f.StatFile(b.Ctx, &dsecv1.StatFileRequest{SandboxId: b.ID, Path: "/tmp/secret", User: "nobody", Attributes: true})
+		if err != nil || len(st.GetFile().GetAttributes()) > 0 {
+			t.Errorf("another's file: %v, %v", st, err)
+		}
+		for query, says := range map[string]string{
+			"attribute=a": "NAME=VALUE", "attribute==1": "NAME=VALUE", "attribute=a%00b=1": "NAME=VALUE",
+			"attribute=" + strings.Repeat("n", 251) + "=1":  "250 bytes",
+			"attribute=a=" + strings.Repeat("v", 8192):      "8192 bytes",
+			strings.Repeat("attribute=a=1&", 65) + "mode=0": "64 attributes",
+		} {
+			if status, answer := b.Do("PUT", "files?path=/tmp/bad&"+query, strings.NewReader("x")); status != 400 || !strings.Contains(answer, says) {
+				t.Errorf("%.40s: %d %s", query, status, answer)
+			}
+		}
+		if status, answer := b.Do("PUT", "files?path=/dev/shm/x&attribute=a=1", strings.NewReader("x")); status/100 == 5 { // where a file system keeps none, it says so
+			t.Errorf("%d %s", status, answer)
+		}
+	})
 	t.Run("Names", func(t *testing.T) {
 		name := "/tmp/sp ace\n\xff\xfe%&?"
 		b.Write(name, "odd")

@@ -102,6 +102,9 @@ type FileInfo struct {
 	Gid           uint32                 `protobuf:"varint,7,opt,name=gid,proto3" json:"gid,omitempty"`
 	ModifiedAt    *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=modified_at,json=modifiedAt,proto3" json:"modified_at,omitempty"`
 	SymlinkTarget string                 `protobuf:"bytes,9,opt,name=symlink_target,json=symlinkTarget,proto3" json:"symlink_target,omitempty"`
+	// Extended attributes of the user's namespace, by name without "user.", where they were asked for: of files and
+	// directories that the user may read, at most 64 with 8 KiB together; what is beyond, or not named in UTF-8, is left out.
+	Attributes    map[string][]byte `protobuf:"bytes,10,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -199,6 +202,13 @@ func (x *FileInfo) GetSymlinkTarget() string {
 	return ""
 }
 
+func (x *FileInfo) GetAttributes() map[string][]byte {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
 type StatFileRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	SandboxId string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
@@ -206,6 +216,7 @@ type StatFileRequest struct {
 	User      string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
 	// Describe a symbolic link instead of what it points to.
 	NoFollow      bool `protobuf:"varint,4,opt,name=no_follow,json=noFollow,proto3" json:"no_follow,omitempty"`
+	Attributes    bool `protobuf:"varint,5,opt,name=attributes,proto3" json:"attributes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -268,6 +279,13 @@ func (x *StatFileRequest) GetNoFollow() bool {
 	return false
 }
 
+func (x *StatFileRequest) GetAttributes() bool {
+	if x != nil {
+		return x.Attributes
+	}
+	return false
+}
+
 type StatFileResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	File          *FileInfo              `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
@@ -320,7 +338,9 @@ type ListDirectoryRequest struct {
 	// 0 or 1 = the directory itself; at most 32.
 	Depth int32 `protobuf:"varint,4,opt,name=depth,proto3" json:"depth,omitempty"`
 	// At most and by default 10000; more sets truncated.
-	MaxEntries    int32 `protobuf:"varint,5,opt,name=max_entries,json=maxEntries,proto3" json:"max_entries,omitempty"`
+	MaxEntries int32 `protobuf:"varint,5,opt,name=max_entries,json=maxEntries,proto3" json:"max_entries,omitempty"`
+	// With attributes, which costs opening each file.
+	Attributes    bool `protobuf:"varint,6,opt,name=attributes,proto3" json:"attributes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -388,6 +408,13 @@ func (x *ListDirectoryRequest) GetMaxEntries() int32 {
 		return x.MaxEntries
 	}
 	return 0
+}
+
+func (x *ListDirectoryRequest) GetAttributes() bool {
+	if x != nil {
+		return x.Attributes
+	}
+	return false
 }
 
 type ListDirectoryResponse struct {
@@ -1049,7 +1076,7 @@ var File_dsec_v1_file_proto protoreflect.FileDescriptor
 
 const file_dsec_v1_file_proto_rawDesc = "" +
 	"\n" +
-	"\x12dsec/v1/file.proto\x12\adsec.v1\x1a\x15dsec/v1/command.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x81\x02\n" +
+	"\x12dsec/v1/file.proto\x12\adsec.v1\x1a\x15dsec/v1/command.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x83\x03\n" +
 	"\bFileInfo\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x1d\n" +
 	"\n" +
@@ -1061,15 +1088,25 @@ const file_dsec_v1_file_proto_rawDesc = "" +
 	"\x03gid\x18\a \x01(\rR\x03gid\x12;\n" +
 	"\vmodified_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"modifiedAt\x12%\n" +
-	"\x0esymlink_target\x18\t \x01(\tR\rsymlinkTarget\"u\n" +
+	"\x0esymlink_target\x18\t \x01(\tR\rsymlinkTarget\x12A\n" +
+	"\n" +
+	"attributes\x18\n" +
+	" \x03(\v2!.dsec.v1.FileInfo.AttributesEntryR\n" +
+	"attributes\x1a=\n" +
+	"\x0fAttributesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"\x95\x01\n" +
 	"\x0fStatFileRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
 	"\x04user\x18\x03 \x01(\tR\x04user\x12\x1b\n" +
-	"\tno_follow\x18\x04 \x01(\bR\bnoFollow\"9\n" +
+	"\tno_follow\x18\x04 \x01(\bR\bnoFollow\x12\x1e\n" +
+	"\n" +
+	"attributes\x18\x05 \x01(\bR\n" +
+	"attributes\"9\n" +
 	"\x10StatFileResponse\x12%\n" +
-	"\x04file\x18\x01 \x01(\v2\x11.dsec.v1.FileInfoR\x04file\"\x94\x01\n" +
+	"\x04file\x18\x01 \x01(\v2\x11.dsec.v1.FileInfoR\x04file\"\xb4\x01\n" +
 	"\x14ListDirectoryRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x12\n" +
@@ -1077,7 +1114,10 @@ const file_dsec_v1_file_proto_rawDesc = "" +
 	"\x04user\x18\x03 \x01(\tR\x04user\x12\x14\n" +
 	"\x05depth\x18\x04 \x01(\x05R\x05depth\x12\x1f\n" +
 	"\vmax_entries\x18\x05 \x01(\x05R\n" +
-	"maxEntries\"^\n" +
+	"maxEntries\x12\x1e\n" +
+	"\n" +
+	"attributes\x18\x06 \x01(\bR\n" +
+	"attributes\"^\n" +
 	"\x15ListDirectoryResponse\x12'\n" +
 	"\x05files\x18\x01 \x03(\v2\x11.dsec.v1.FileInfoR\x05files\x12\x1c\n" +
 	"\ttruncated\x18\x02 \x01(\bR\ttruncated\"\x8b\x01\n" +
@@ -1153,7 +1193,7 @@ func file_dsec_v1_file_proto_rawDescGZIP() []byte {
 }
 
 var file_dsec_v1_file_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_dsec_v1_file_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_dsec_v1_file_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_dsec_v1_file_proto_goTypes = []any{
 	(FileEventKind)(0),             // 0: dsec.v1.FileEventKind
 	(*FileInfo)(nil),               // 1: dsec.v1.FileInfo
@@ -1171,34 +1211,36 @@ var file_dsec_v1_file_proto_goTypes = []any{
 	(*WatchDirectoryResponse)(nil), // 13: dsec.v1.WatchDirectoryResponse
 	(*WatchStarted)(nil),           // 14: dsec.v1.WatchStarted
 	(*FileEvent)(nil),              // 15: dsec.v1.FileEvent
-	(*timestamppb.Timestamp)(nil),  // 16: google.protobuf.Timestamp
-	(*KeepAlive)(nil),              // 17: dsec.v1.KeepAlive
+	nil,                            // 16: dsec.v1.FileInfo.AttributesEntry
+	(*timestamppb.Timestamp)(nil),  // 17: google.protobuf.Timestamp
+	(*KeepAlive)(nil),              // 18: dsec.v1.KeepAlive
 }
 var file_dsec_v1_file_proto_depIdxs = []int32{
-	16, // 0: dsec.v1.FileInfo.modified_at:type_name -> google.protobuf.Timestamp
-	1,  // 1: dsec.v1.StatFileResponse.file:type_name -> dsec.v1.FileInfo
-	1,  // 2: dsec.v1.ListDirectoryResponse.files:type_name -> dsec.v1.FileInfo
-	14, // 3: dsec.v1.WatchDirectoryResponse.started:type_name -> dsec.v1.WatchStarted
-	15, // 4: dsec.v1.WatchDirectoryResponse.file:type_name -> dsec.v1.FileEvent
-	17, // 5: dsec.v1.WatchDirectoryResponse.keep_alive:type_name -> dsec.v1.KeepAlive
-	0,  // 6: dsec.v1.FileEvent.kind:type_name -> dsec.v1.FileEventKind
-	2,  // 7: dsec.v1.FileService.StatFile:input_type -> dsec.v1.StatFileRequest
-	4,  // 8: dsec.v1.FileService.ListDirectory:input_type -> dsec.v1.ListDirectoryRequest
-	6,  // 9: dsec.v1.FileService.MakeDirectory:input_type -> dsec.v1.MakeDirectoryRequest
-	8,  // 10: dsec.v1.FileService.MoveFile:input_type -> dsec.v1.MoveFileRequest
-	10, // 11: dsec.v1.FileService.RemoveFile:input_type -> dsec.v1.RemoveFileRequest
-	12, // 12: dsec.v1.FileService.WatchDirectory:input_type -> dsec.v1.WatchDirectoryRequest
-	3,  // 13: dsec.v1.FileService.StatFile:output_type -> dsec.v1.StatFileResponse
-	5,  // 14: dsec.v1.FileService.ListDirectory:output_type -> dsec.v1.ListDirectoryResponse
-	7,  // 15: dsec.v1.FileService.MakeDirectory:output_type -> dsec.v1.MakeDirectoryResponse
-	9,  // 16: dsec.v1.FileService.MoveFile:output_type -> dsec.v1.MoveFileResponse
-	11, // 17: dsec.v1.FileService.RemoveFile:output_type -> dsec.v1.RemoveFileResponse
-	13, // 18: dsec.v1.FileService.WatchDirectory:output_type -> dsec.v1.WatchDirectoryResponse
-	13, // [13:19] is the sub-list for method output_type
-	7,  // [7:13] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	17, // 0: dsec.v1.FileInfo.modified_at:type_name -> google.protobuf.Timestamp
+	16, // 1: dsec.v1.FileInfo.attributes:type_name -> dsec.v1.FileInfo.AttributesEntry
+	1,  // 2: dsec.v1.StatFileResponse.file:type_name -> dsec.v1.FileInfo
+	1,  // 3: dsec.v1.ListDirectoryResponse.files:type_name -> dsec.v1.FileInfo
+	14, // 4: dsec.v1.WatchDirectoryResponse.started:type_name -> dsec.v1.WatchStarted
+	15, // 5: dsec.v1.WatchDirectoryResponse.file:type_name -> dsec.v1.FileEvent
+	18, // 6: dsec.v1.WatchDirectoryResponse.keep_alive:type_name -> dsec.v1.KeepAlive
+	0,  // 7: dsec.v1.FileEvent.kind:type_name -> dsec.v1.FileEventKind
+	2,  // 8: dsec.v1.FileService.StatFile:input_type -> dsec.v1.StatFileRequest
+	4,  // 9: dsec.v1.FileService.ListDirectory:input_type -> dsec.v1.ListDirectoryRequest
+	6,  // 10: dsec.v1.FileService.MakeDirectory:input_type -> dsec.v1.MakeDirectoryRequest
+	8,  // 11: dsec.v1.FileService.MoveFile:input_type -> dsec.v1.MoveFileRequest
+	10, // 12: dsec.v1.FileService.RemoveFile:input_type -> dsec.v1.RemoveFileRequest
+	12, // 13: dsec.v1.FileService.WatchDirectory:input_type -> dsec.v1.WatchDirectoryRequest
+	3,  // 14: dsec.v1.FileService.StatFile:output_type -> dsec.v1.StatFileResponse
+	5,  // 15: dsec.v1.FileService.ListDirectory:output_type -> dsec.v1.ListDirectoryResponse
+	7,  // 16: dsec.v1.FileService.MakeDirectory:output_type -> dsec.v1.MakeDirectoryResponse
+	9,  // 17: dsec.v1.FileService.MoveFile:output_type -> dsec.v1.MoveFileResponse
+	11, // 18: dsec.v1.FileService.RemoveFile:output_type -> dsec.v1.RemoveFileResponse
+	13, // 19: dsec.v1.FileService.WatchDirectory:output_type -> dsec.v1.WatchDirectoryResponse
+	14, // [14:20] is the sub-list for method output_type
+	8,  // [8:14] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_file_proto_init() }
@@ -1218,7 +1260,7 @@ func file_dsec_v1_file_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_file_proto_rawDesc), len(file_dsec_v1_file_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
