@@ -38,6 +38,8 @@ type Options struct {
 	Network []*dsecv1.NetworkRule
 	// Limits of the sandboxes of RUN; nil = the node's.
 	Limits *dsecv1.Limits
+	// Labels that the sandboxes of RUN get, beside dsec.build with the name.
+	Labels map[string]string
 	// StepTimeout bounds one RUN; 0 = one hour.
 	StepTimeout time.Duration
 	// NoCache does every step again.

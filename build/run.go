@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"strings"
 	"time"
 
@@ -48,10 +49,12 @@ func (b *builder) run(ctx context.Context, n int, s Step, c *instructions.RunCom
 	if known {
 		return nil
 	}
+	labels := map[string]string{label: b.o.Name}
+	maps.Copy(labels, b.o.Labels)
 	ttl := (b.o.StepTimeout + packTimeout).Seconds()
 	made, err := b.o.Client.Create(ctx, &dsecv1.CreateSandboxRequest{Spec: &dsecv1.SandboxSpec{
 		Environment: &dsecv1.Environment{Layers: b.stack}, Limits: b.o.Limits, Env: env, User: b.config.User, Workdir: b.config.Workdir,
-		NetworkRules: b.o.Network, TtlSeconds: &ttl, Labels: map[string]string{label: b.o.Name},
+		NetworkRules: b.o.Network, TtlSeconds: &ttl, Labels: labels,
 	}})
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 
 	"connectrpc.com/connect"
 
@@ -19,8 +20,9 @@ import (
 const (
 	// envdPort is where clients expect the daemon that runs their programs.
 	envdPort = 49983
-	// envdVersion switches features of clients on. From 0.6.2 on they send metadata of files, which are not kept here.
-	envdVersion = "0.6.1"
+	// envdVersion switches features of clients on: from 0.6.2 on metadata of files, from 0.6.3 on entries in events, from 0.6.4
+	// on watching network file systems, of which there are none here.
+	envdVersion = "0.6.4"
 	// maxBody bounds a request of the control face, maxMessage one of the two services.
 	maxBody    = 4 << 20
 	maxMessage = 16 << 20
@@ -43,7 +45,7 @@ type Options struct {
 	Dial func(ctx context.Context, id sandbox.ID, port uint16) (net.Conn, error)
 	// Domain is what clients put behind PORT-ID. to reach a port; it may carry a port.
 	Domain string
-	// Scratch is a directory of this process alone, for files of templates that are being built: emptied now.
+	// Scratch is a directory of this service alone, for files and records of templates that are being built.
 	Scratch string
 	Log     *slog.Logger
 }
@@ -74,10 +76,8 @@ const apiURL = "http://api"
 
 // New makes a Door.
 func New(o Options) *Door {
-	d := &Door{o: o, http: &http.Client{Transport: o.API}, uploads: uploads{dir: o.Scratch}}
-	if err := os.RemoveAll(o.Scratch); err != nil {
-		o.Log.Warn("empty the directory of templates' files", "err", err)
-	}
+	d := &Door{o: o, http: &http.Client{Transport: o.API}, uploads: uploads{dir: filepath.Join(o.Scratch, "uploads"), byToken: map[string]*upload{}}}
+	d.builds = builds{dir: filepath.Join(o.Scratch, "builds"), log: o.Log, byID: map[string]*templateBuild{}}
 	plain := connect.WithAcceptCompression("gzip", nil, nil)
 	d.sandboxes = dsecv1connect.NewSandboxServiceClient(d.http, apiURL, plain)
 	d.commands = dsecv1connect.NewCommandServiceClient(d.http, apiURL, plain)
@@ -88,8 +88,29 @@ func New(o Options) *Door {
 	d.control = d.controlRoutes()
 	d.envd = d.envdRoutes()
 	d.ports = d.portProxy()
+	d.takeUp()
 	return d
 }
+
+// takeUp goes on with what an earlier process kept.
+func (d *Door) takeUp() {
+	if err := os.RemoveAll(d.contexts()); err != nil {
+		d.o.Log.Warn("empty the directory of templates' contexts", "err", err)
+	}
+	if err := d.uploads.load(); err != nil {
+		d.o.Log.Warn("read the files of templates", "err", err)
+	}
+	broken, err := d.builds.load()
+	if err != nil {
+		d.o.Log.Warn("read the builds of templates", "err", err)
+	}
+	if len(broken) > 0 {
+		go d.clear(context.Background(), broken) // bounded by its patience
+	}
+}
+
+// contexts is where files of templates are unpacked while they are built.
+func (d *Door) contexts() string { return filepath.Join(d.o.Scratch, "contexts") }
 
 // envdRoutes is what is served as port 49983 of every sandbox.
 func (d *Door) envdRoutes() http.Handler {

@@ -55,6 +55,8 @@ type fileRequest struct {
 	ctx  context.Context
 	path string // as asked
 	user string
+	// metadata that what is written gets.
+	metadata map[string]string
 }
 
 // fileRequest lets in who has the sandbox's token, or a signature over what is asked.
@@ -148,6 +150,8 @@ type written struct {
 	Path string `json:"path"`
 	Name string `json:"name"`
 	Type string `json:"type"`
+	// As it was given.
+	Metadata map[string]string `json:"metadata,omitempty"`
 }
 
 // writeFiles takes one file as a body of bytes, or any number as a form.
@@ -157,11 +161,9 @@ func (d *Door) writeFiles(w http.ResponseWriter, r *http.Request) {
 		failFile(w, r, err)
 		return
 	}
-	for name := range r.Header {
-		if strings.HasPrefix(name, "X-Metadata-") {
-			failFile(w, r, unsupported("metadata of files (%s)", name))
-			return
-		}
+	if f.metadata, err = metadataOfFile(r.Header); err != nil {
+		failFile(w, r, err)
+		return
 	}
 	body := io.Reader(r.Body)
 	switch e := r.Header.Get("Content-Encoding"); e {
@@ -252,6 +254,9 @@ func (d *Door) writeOne(f *fileRequest, to string, from io.Reader) (written, err
 	if f.user != "" {
 		q.Set("user", f.user)
 	}
+	for k, v := range f.metadata {
+		q.Add("attribute", attributePrefix+k+"="+v)
+	}
 	b := &broken{Reader: from}
 	resp, err := d.do(f.ctx, http.MethodPut, q, b)
 	switch {
@@ -264,5 +269,5 @@ func (d *Door) writeOne(f *fileRequest, to string, from io.Reader) (written, err
 		return written{}, err
 	}
 	resp.Body.Close()
-	return written{p, path.Base(p), "file"}, nil
+	return written{p, path.Base(p), "file", f.metadata}, nil
 }

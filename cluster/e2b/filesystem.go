@@ -41,7 +41,7 @@ func (d *Door) entry(ctx context.Context, p string) (*pb.EntryInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := d.files.StatFile(ctx, &dsecv1.StatFileRequest{SandboxId: string(t.id), Path: p, User: t.user, NoFollow: true})
+	resp, err := d.files.StatFile(ctx, &dsecv1.StatFileRequest{SandboxId: string(t.id), Path: p, User: t.user, NoFollow: true, Attributes: true})
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (d *Door) entryOf(ctx context.Context, i *dsecv1.FileInfo, p string, follow
 		e.IsSymlink = true
 		e.SymlinkTarget = proto.String(i.GetSymlinkTarget())
 		if follow {
-			resp, err := d.files.StatFile(ctx, &dsecv1.StatFileRequest{SandboxId: string(t.id), Path: p, User: t.user})
+			resp, err := d.files.StatFile(ctx, &dsecv1.StatFileRequest{SandboxId: string(t.id), Path: p, User: t.user, Attributes: true})
 			if err == nil {
 				i = resp.GetFile()
 				e.Type = typeOf(i)
@@ -66,6 +66,7 @@ func (d *Door) entryOf(ctx context.Context, i *dsecv1.FileInfo, p string, follow
 	n := d.namesIn(ctx)
 	e.Size, e.Mode, e.Permissions = i.GetSize(), i.GetMode()&0o777, permissions(i)
 	e.Owner, e.Group, e.ModifiedTime = n.user(i.GetUid()), n.group(i.GetGid()), i.GetModifiedAt()
+	e.Metadata = metadataIn(i)
 	return e
 }
 
@@ -177,7 +178,7 @@ func (f filesystem) ListDir(ctx context.Context, req *pb.ListDirRequest) (*pb.Li
 	if depth > 32 {
 		return nil, f.failed(ctx, refused(400, "depth is %d: want at most 32", depth))
 	}
-	resp, err := f.d.files.ListDirectory(ctx, &dsecv1.ListDirectoryRequest{SandboxId: string(t.id), Path: p, User: t.user, Depth: int32(depth)})
+	resp, err := f.d.files.ListDirectory(ctx, &dsecv1.ListDirectoryRequest{SandboxId: string(t.id), Path: p, User: t.user, Depth: int32(depth), Attributes: true})
 	if err != nil {
 		return nil, f.failed(ctx, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/layer"
 )
 
 // defaultTag is the tag of builds that have none. A tag is a named environment, NAME:TAG, which stays what it is when NAME is
@@ -135,4 +136,27 @@ func (d *Door) patchTemplate(w http.ResponseWriter, r *http.Request) error {
 	}
 	writeJSON(w, http.StatusOK, map[string]any{"names": t.Names})
 	return nil
+}
+
+// checkTags refuses what cannot be a name with tags.
+func checkTags(name string, tags []string) error {
+	for _, full := range append([]string{name}, tagged(name, tags)...) {
+		if err := layer.CheckName(full); err != nil {
+			return refused(http.StatusBadRequest, "%v", err)
+		}
+	}
+	for _, t := range tags {
+		if strings.ContainsAny(t, ":/") {
+			return refused(http.StatusBadRequest, "tag %.100q has a colon or slash", t)
+		}
+	}
+	return nil
+}
+
+func tagged(name string, tags []string) []string {
+	out := make([]string, len(tags))
+	for k, t := range tags {
+		out[k] = name + ":" + t
+	}
+	return out
 }

@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,7 +30,8 @@ const (
 	uploadPath      = "/template-files/"
 )
 
-// uploads keeps archives of templates' files, on disk, until they are built or an hour has passed.
+// uploads keeps archives of templates' files, on disk, until they are built or an hour has passed: TOKEN.json says what one is,
+// TOKEN is the archive, once it is there.
 type uploads struct {
 	dir string
 
@@ -45,6 +47,56 @@ type upload struct {
 	forget         *time.Timer
 }
 
+// uploadRecord is TOKEN.json.
+type uploadRecord struct {
+	Template, Hash string
+	Announced      time.Time
+}
+
+const recordSuffix = ".json"
+
+// load takes up what an earlier process kept, and removes what is half there or too old.
+func (u *uploads) load() error {
+	if err := os.MkdirAll(u.dir, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(u.dir)
+	if err != nil {
+		return err
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, e := range entries {
+		token, ok := strings.CutSuffix(e.Name(), recordSuffix)
+		if !ok {
+			continue
+		}
+		var r uploadRecord
+		text, err := os.ReadFile(filepath.Join(u.dir, e.Name()))
+		if err == nil {
+			err = json.Unmarshal(text, &r)
+		}
+		if left := time.Until(r.Announced.Add(uploadLife)); err == nil && left > 0 && len(u.byToken) < maxUploads {
+			_, err := os.Stat(filepath.Join(u.dir, token))
+			u.add(token, r, min(left, uploadLife)).there = err == nil
+		}
+	}
+	for _, e := range entries {
+		if u.byToken[strings.TrimSuffix(e.Name(), recordSuffix)] == nil {
+			_ = os.Remove(filepath.Join(u.dir, e.Name()))
+		}
+	}
+	return nil
+}
+
+// add makes an upload known for a while. u.mu is held.
+func (u *uploads) add(token string, r uploadRecord, life time.Duration) *upload {
+	one := &upload{template: r.Template, hash: r.Hash, path: filepath.Join(u.dir, token)}
+	one.forget = time.AfterFunc(life, func() { u.drop(func(x *upload) bool { return x == one }) })
+	u.byToken[token] = one
+	return one
+}
+
 // announce makes a place for an archive; the token leads to it. Error: 429.
 func (u *uploads) announce(template, hash string) (token string, present bool, err error) {
 	u.mu.Lock()
@@ -57,16 +109,16 @@ func (u *uploads) announce(template, hash string) (token string, present bool, e
 	if len(u.byToken) >= maxUploads {
 		return "", false, refused(http.StatusTooManyRequests, "%d archives wait for builds: build or wait", maxUploads)
 	}
-	if u.byToken == nil {
-		if err := os.MkdirAll(u.dir, 0o700); err != nil {
-			return "", false, err
-		}
-		u.byToken = map[string]*upload{}
-	}
 	token = rand.Text()
-	one := &upload{template: template, hash: hash, path: filepath.Join(u.dir, "upload-"+token)}
-	one.forget = time.AfterFunc(uploadLife, func() { u.drop(func(x *upload) bool { return x == one }) })
-	u.byToken[token] = one
+	r := uploadRecord{template, hash, time.Now()}
+	text, err := json.Marshal(r)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(u.dir, token+recordSuffix), text, 0o600)
+	}
+	if err != nil {
+		return "", false, refused(http.StatusInsufficientStorage, "a place for the files could not be made: %v", err)
+	}
+	u.add(token, r, uploadLife)
 	return token, false, nil
 }
 
@@ -79,6 +131,7 @@ func (u *uploads) drop(which func(*upload) bool) {
 			one.forget.Stop()
 			delete(u.byToken, token)
 			_ = os.Remove(one.path)
+			_ = os.Remove(one.path + recordSuffix)
 		}
 	}
 }

@@ -338,7 +338,18 @@ add('files.write_files', async (s) => {
   assert.deepEqual(out.map((o) => o.path), ['/home/user/many/1', '/home/user/many/sub/2'])
   assert.equal(await s.files.read('many/sub/2'), '2')
 })
-add('files.write(metadata)', (s) => refuses(() => s.files.write('meta', 'x', { metadata: { a: 'b' } }), 'etadata'))
+add('files.write(metadata)', async (s) => {
+  const w = await s.files.write('meta', 'x', { metadata: { Author: 'A b', 'k.1_2': '~!' } })
+  const want = { author: 'A b', 'k.1_2': '~!' }
+  assert.deepEqual({ ...w.metadata }, want)
+  assert.deepEqual({ ...(await s.files.getInfo('meta')).metadata }, want)
+  assert.deepEqual({ ...(await s.files.list('.')).find((e) => e.name === 'meta').metadata }, want)
+  assert.deepEqual({ ...(await s.files.rename('meta', 'meta2')).metadata }, want)
+  await s.files.write('meta2', 'y')
+  assert.equal((await s.files.getInfo('meta2')).metadata, undefined)
+  await rejects(() => s.files.write('meta5', 'x', { metadata: { a: 'b'.repeat(5000) } }), 'InvalidArgumentError')
+  assert.equal(await s.files.exists('meta5'), false)
+})
 add('files.list', async (s) => {
   await s.commands.run('rm -rf tree; mkdir -p tree/a/b; echo x > tree/f; ln -s f tree/l; ln -s nowhere tree/d; chmod 640 tree/f')
   const got = Object.fromEntries((await s.files.list('tree')).map((e) => [e.name, e]))

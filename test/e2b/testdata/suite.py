@@ -7,6 +7,7 @@ failed. Templates: base has a user called user; other is another name.
 
 import asyncio
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -357,8 +358,6 @@ def _(s):
 
 @case("sandbox.create_snapshot(name)")
 def _(s):
-    import inspect
-
     has(s, "create_snapshot")
     if "name" not in inspect.signature(s.create_snapshot).parameters:
         raise AttributeError("name")
@@ -549,8 +548,6 @@ def _(s):
 
 @case("files.write, read (gzip)")
 def _(s):
-    import inspect
-
     if "gzip" not in inspect.signature(s.files.write).parameters:
         raise AttributeError("gzip")
     s.files.write("z.txt", "z" * 100_000, gzip=True)
@@ -568,11 +565,23 @@ def _(s):
 
 @case("files.write(metadata)")
 def _(s):
-    import inspect
-
     if "metadata" not in inspect.signature(s.files.write).parameters:
         raise AttributeError("metadata")
-    refuses(lambda: s.files.write("meta", "x", metadata={"a": "b"}), "metadata")
+    w = s.files.write("meta", "x", metadata={"Author": "A b", "k.1_2": "~!"})
+    want = {"author": "A b", "k.1_2": "~!"}
+    assert w.metadata == want, w
+    assert s.files.get_info("meta").metadata == want
+    assert s.files.get_info("info.txt" if s.files.exists("info.txt") else "/etc/passwd").metadata is None
+    assert {e.name: e.metadata for e in s.files.list(".")}["meta"] == want
+    assert s.files.rename("meta", "meta2").metadata == want
+    s.commands.run("python3 -c \"import os; os.setxattr('meta2', 'user.e2b.own', b'in')\"")
+    assert s.files.get_info("meta2").metadata == {**want, "own": "in"}
+    s.files.write("meta2", "y")
+    assert s.files.get_info("meta2").metadata is None
+    many = s.files.write_files([{"path": "meta3", "data": "1"}, {"path": "meta4", "data": "2"}], metadata={"a": "b"})
+    assert [m.metadata for m in many] == [{"a": "b"}, {"a": "b"}]
+    raises(lambda: s.files.write("meta5", "x", metadata={"a": "b" * 5000}), "InvalidArgumentException")
+    assert not s.files.exists("meta5")
 
 
 @case("files.list")
@@ -621,6 +630,12 @@ def _(s):
     for want in [("create", "sub/a"), ("write", "sub/a"), ("rename", "sub/a"), ("create", "b"), ("remove", "b")]:
         assert want in seen, (want, seen)
     w.stop()
+    if "include_entry" in inspect.signature(s.files.watch_dir).parameters:
+        w = s.files.watch_dir("watched", include_entry=True, allow_network_mounts=True)
+        s.files.write("watched/entry", "12345")
+        got: list[Any] = []
+        until(lambda: got.extend(w.get_new_events()) or any(e.name == "entry" and e.entry and e.entry.size == 5 for e in got))
+        w.stop()
     raises(lambda: w.get_new_events(), "SandboxException")
     raises(lambda: s.files.watch_dir("none"), "NotFoundException")
     raises(lambda: s.files.watch_dir("/etc/passwd"), "InvalidArgumentException")
