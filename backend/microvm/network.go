@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/internal/linux"
@@ -31,6 +32,7 @@ func (i *instance) network(ctx context.Context, spec *sandbox.Spec) (*control.Ne
 	if spec.Network == nil {
 		return nil, nil
 	}
+	defer i.d.observe("network", time.Now())
 	n := i.d.cfg.Network
 	slot, err := i.d.places.take()
 	if err != nil {

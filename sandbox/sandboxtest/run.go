@@ -50,3 +50,9 @@ func (s *suite) real(t *testing.T) {
 		t.Skip("the driver runs no real programs")
 	}
 }
+
+// RunNetwork runs the part of the suite that is about networks, for a driver that has several kinds of them.
+func RunNetwork(t *testing.T, f Factory) {
+	n := Start(t, f, nil)
+	(&suite{Node: n, caps: n.Backend.Capabilities()}).network(t)
+}

@@ -22,8 +22,25 @@ func Network() []Feature {
 		{"eBPF maps of policies", "5.8", Wanted, "network policies fall back to nftables", policyMaps},
 		{"eBPF socket assignment", "5.7", Wanted, "domain rules cannot be checked by SNI and Host: eBPF falls back to nftables", assign},
 		{"nftables", "5.10", Wanted, "sandboxes have no way out of the router: no address translation", nftables},
+		{"tap interfaces", "module tun", Later, "microVMs have no network", tap},
 		{"nft", "package nftables", Later, "no fallback where eBPF is refused", tool("nft")},
 	}
+}
+
+// tap makes an interface in a namespace of its own and lets it go.
+func tap() (string, error) {
+	s, err := linux.NewNetSpace()
+	if err != nil {
+		return "", err
+	}
+	defer s.Close()
+	return "", s.Do(func() error {
+		queue, err := linux.OpenTap("a", 0)
+		if err != nil {
+			return err
+		}
+		return queue.Close()
+	})
 }
 
 // veth makes a pair between two namespaces and lets it go with them.

@@ -27,6 +27,8 @@ func (r *Router) MakeTap(slot int) (*os.File, error) {
 	if err != nil {
 		if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EEXIST) {
 			err = fmt.Errorf("%w: %w", sandbox.ErrAlreadyExists, err)
+		} else if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+			err = fmt.Errorf("%w: %w: machines have a network where the kernel has tap interfaces (modprobe tun)", sandbox.ErrUnsupported, err)
 		}
 		return nil, fmt.Errorf("link of slot %d: %w", slot, err)
 	}

@@ -30,6 +30,21 @@ type Internet struct {
 	Close bool
 	// Events hears of what happens to sandboxes' traffic; nil: nobody does.
 	Events func(node.Event)
+
+	cfg node.Config
+}
+
+// Reopen closes it and opens it again, as a successor of the process would.
+func (i *Internet) Reopen(t testing.TB) *node.Network {
+	t.Helper()
+	if err := i.Node.Close(); err != nil {
+		t.Fatalf("close the network: %v", err)
+	}
+	var err error
+	if i.Node, err = node.Open(i.cfg, i.Events); err != nil {
+		t.Fatalf("open the network again: %v", err)
+	}
+	return i.Node
 }
 
 // Open makes it, below a driver's state directory. It is taken away at the end of the test, when all sandboxes have ended.
@@ -53,12 +68,13 @@ func (i *Internet) Open(t testing.TB, state string) *node.Network {
 	up := link.DefaultUplink()
 	up.Host = space
 	dir := filepath.Join(state, "network")
-	i.Node, err = node.Open(node.Config{
+	i.cfg = node.Config{
 		Dir: dir, Uplink: up, Enforcer: i.Enforcer, Addresses: []netip.Prefix{}, Upstreams: []netip.AddrPort{netip.AddrPortFrom(networktest.ResolverV4, 53)},
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return host.Dial(ctx, network, address)
 		},
-	}, i.Events)
+	}
+	i.Node, err = node.Open(i.cfg, i.Events)
 	if errors.Is(err, sandbox.ErrUnsupported) {
 		t.Logf("without networks: %v", err)
 		i.Node = nil
