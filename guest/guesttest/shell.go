@@ -138,8 +138,8 @@ func Sandbox(t testing.TB, o Options, claim *wire.Claim) (*Shell, *aether.Conn, 
 	return s, c, r
 }
 
-// patience is how many times slower than usual the machine may be: DSEC_TEST_PATIENCE, for emulated ones.
-func patience() int {
+// Patience is how many times slower than usual the machine may be: DSEC_TEST_PATIENCE, for emulated ones.
+func Patience() int {
 	n, err := strconv.Atoi(os.Getenv("DSEC_TEST_PATIENCE"))
 	if err != nil {
 		return 1
@@ -148,9 +148,9 @@ func patience() int {
 }
 
 // Slow tells whether the machine is too slow for what has to happen within a fixed time.
-func Slow() bool { return patience() > 1 }
+func Slow() bool { return Patience() > 1 }
 
 // Context bounds one operation of a test.
 func Context(t testing.TB) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), time.Duration(patience())*60*time.Second)
+	return context.WithTimeout(context.Background(), time.Duration(Patience())*60*time.Second)
 }
