@@ -169,7 +169,9 @@ type Upload struct {
 	Format string // "" = tar (plain, gzip or zstd), "oci" = OCI layout or docker save archive, "disk" = raw or qcow2 image
 	// Firmware of a disk: bios ("") or uefi.
 	Firmware string
-	Source   string // for listings
+	// Agent says of a disk that its system starts an agent.
+	Agent  bool
+	Source string // for listings
 	// OnStart is what is run in each new sandbox that has the layer; nil = nothing.
 	OnStart *dsecv1.OnStart
 	// Over are the digests of the layers that it will lie on, bottom to top: what is a directory there stays what it is.
@@ -181,7 +183,7 @@ type Upload struct {
 // UploadLayer streams an archive up and returns the layer. progress may be nil.
 func (c *Client) UploadLayer(ctx context.Context, up Upload, tar io.Reader, progress func(*dsecv1.ImportProgress)) (*dsecv1.ImportLayerResponse, error) {
 	q := url.Values{"kind": {up.Kind}}
-	for k, v := range map[string]string{"name": up.Name, "prefix": up.Prefix, "format": up.Format, "firmware": up.Firmware, "source": up.Source, "step": up.Step, "over": strings.Join(up.Over, ","), "on_start_user": up.OnStart.GetUser()} {
+	for k, v := range map[string]string{"name": up.Name, "prefix": up.Prefix, "format": up.Format, "firmware": up.Firmware, "agent": map[bool]string{true: "true"}[up.Agent], "source": up.Source, "step": up.Step, "over": strings.Join(up.Over, ","), "on_start_user": up.OnStart.GetUser()} {
 		if v != "" {
 			q.Set(k, v)
 		}

@@ -178,7 +178,7 @@ func (b *box) reachable() error {
 	case s == sandbox.StateStopping || s == sandbox.StateStopped:
 		return b.endedError()
 	case b.bare:
-		return fmt.Errorf("sandbox %s has no agent inside, which runs commands and moves files; it has a screen, keyboard and pointer: %w", b.id, sandbox.ErrUnsupported)
+		return fmt.Errorf("sandbox %s has no agent inside, which runs commands and moves files, or none yet: install it in its disk (hack/fullvm-agent.sh); it has a screen, keyboard and pointer: %w", b.id, sandbox.ErrUnsupported)
 	case b.conn == nil:
 		return fmt.Errorf("sandbox %s cannot be reached at the moment, try again: %w", b.id, sandbox.ErrUnavailable)
 	}

@@ -94,6 +94,10 @@ func (b *box) channelLost(conn *aether.Conn, cause error) {
 	ctx, cancel := context.WithTimeout(context.Background(), reconnectTimeout)
 	defer cancel()
 	fresh, err := inst.Connect(ctx)
+	if b.isBare(err) {
+		b.agentWent(inst)
+		return
+	}
 	if err != nil {
 		b.lost(inst, errors.Join(cause, err))
 		return

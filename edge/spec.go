@@ -58,6 +58,8 @@ func (e *Edge) check(req *dsecv1.CreateResolvedRequest) (*plan, error) {
 	}
 	secrets := public.Secrets
 	public.Secrets = nil
+	seed := public.CloudInit
+	public.CloudInit = nil
 	p := &plan{public: public, secrets: slices.Sorted(maps.Keys(secrets)), secretValues: secrets}
 	if public.Backend == dsecv1.Backend_BACKEND_UNSPECIFIED {
 		public.Backend = backendProto(e.cfg.DefaultBackend)
@@ -103,6 +105,9 @@ func (e *Edge) check(req *dsecv1.CreateResolvedRequest) (*plan, error) {
 	p.machine = sandbox.Spec{
 		Backend: name, Limits: limits, Hostname: public.Hostname, Env: env, User: public.User,
 		Workdir: public.Workdir, NoNewPrivileges: public.NoNewPrivileges,
+	}
+	if p.machine.CloudInit, err = checkCloudInit(seed, p.backend); err != nil {
+		return nil, err
 	}
 	if err := e.checkNetwork(p, req); err != nil {
 		return nil, err

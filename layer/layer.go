@@ -37,8 +37,9 @@ type Config struct {
 
 // Disk says of a layer that its one file, disk.raw, is a disk.
 type Disk struct {
-	Size     int64  `json:"size"`     // bytes, as a machine sees it
-	Firmware string `json:"firmware"` // bios or uefi
+	Size     int64  `json:"size"`            // bytes, as a machine sees it
+	Firmware string `json:"firmware"`        // bios or uefi
+	Agent    bool   `json:"agent,omitempty"` // its system starts an agent
 }
 
 // Local is a layer on this node, complete and verified: what a Backend mounts (EROFS from MetaPath with

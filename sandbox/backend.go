@@ -19,6 +19,7 @@ type Capabilities struct {
 	Real         bool // runs real programs (the fake does not)
 	NoAgent      bool // instances may have no dsec-init inside: Connect then returns ErrUnsupported
 	Screen       bool // instances have a screen: they are a Screen
+	CloudInit    bool // instances can be given a seed disk
 }
 
 // Backend makes instances of one kind. Implementations are safe for concurrent use.
@@ -79,6 +80,12 @@ type DiskMeter interface {
 // one that had booted before; "cold", it booted.
 type Booter interface {
 	Boot() string
+}
+
+// LateAgent is an optional ability of an Instance, where Capabilities.NoAgent: telling when an agent is there that Connect
+// did not find, because the system inside starts it later, or has restarted. AgentUp is closed while there is one.
+type LateAgent interface {
+	AgentUp() <-chan struct{}
 }
 
 // GroupLister is an optional ability of an Instance: naming the control groups of commands that exist, so that those

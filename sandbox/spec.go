@@ -59,8 +59,15 @@ type Spec struct {
 	Workdir         string   // default directory; empty = home of the user, else /
 	NoNewPrivileges bool
 
+	CloudInit *CloudInit // nil = none; where Capabilities.CloudInit
+
 	Network           NetworkPolicy // nil = loopback only
 	NetworkGeneration uint64        // of Network, 1 or more
+}
+
+// CloudInit is what a machine's seed disk holds.
+type CloudInit struct {
+	UserData, MetaData, NetworkConfig []byte
 }
 
 // Stats of a running instance, as the kernel accounts them.

@@ -79,7 +79,8 @@ func (d *Driver) start(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, i
 	if size < img.disk.Size {
 		return nil, fmt.Errorf("disk_bytes of %d: %w: the image is a disk of %d bytes, and the machine's is no smaller", spec.Limits.DiskBytes, sandbox.ErrInvalid, img.disk.Size)
 	}
-	r := &record{ID: id, Boot: d.boot, Disk: size, Memory: spec.Limits.MemoryBytes, Image: img.digest, Firmware: m.firmware}
+	r := &record{ID: id, Boot: d.boot, Disk: size, Memory: spec.Limits.MemoryBytes, Pids: spec.Limits.Pids, Image: img.digest, Firmware: m.firmware,
+		Hostname: spec.Hostname, User: spec.User, Workdir: spec.Workdir, NoNewPrivileges: spec.NoNewPrivileges}
 	if err := os.Mkdir(d.dir(id), 0o700); err != nil {
 		return nil, err
 	}
@@ -118,6 +119,7 @@ func (d *Driver) start(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, i
 	if err != nil {
 		return nil, err
 	}
+	i.env = spec.Env
 	defer func() {
 		if err != nil {
 			err = i.bootFailure(err)
@@ -144,6 +146,12 @@ func (d *Driver) start(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, i
 		return nil, err
 	}
 	d.observe("boot", t)
+	if img.disk.Agent {
+		if err := i.awaitAgent(ctx); err != nil {
+			return nil, err
+		}
+		d.observe("agent", t)
+	}
 	i.mu.Lock()
 	i.image = img
 	i.mu.Unlock()

@@ -12,8 +12,10 @@
 //	disk.qcow2   what it has written
 //	vars.fd      the variables of its firmware, where that is UEFI
 //	qmp, vnc     QEMU's monitor and screen: sockets that QEMU listens on
+//	control, channel  ports of an agent inside, likewise
 //	log          what QEMU says
 //
-// There is no dsec-init inside: Connect answers sandbox.ErrUnsupported, and an instance is used by its screen
-// (sandbox.Screen). A machine that ends by itself stays as a stopped QEMU, which can be asked why.
+// An agent inside (dsec-init as a service, package guest/machine) is optional. Without one Connect answers
+// sandbox.ErrUnsupported, and an instance is used by its screen (sandbox.Screen) alone; it may come later, and go and come
+// again when the system restarts (sandbox.LateAgent). A disk that is said to have one is ready when it answers. A machine that ends by itself stays as a stopped QEMU, which can be asked why.
 package fullvm

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/opendsec/dsec/backend/container/cgroup"
@@ -26,6 +27,7 @@ type Driver struct {
 	log    *slog.Logger
 	root   string // of the machines' directories
 	boot   string // of the node
+	epoch  atomic.Uint64
 	watch  *linux.ExitWatch
 	kvm    bool
 	images images
@@ -40,6 +42,10 @@ type Driver struct {
 	observer func(stage string, d time.Duration)
 }
 
+// epochTick is the unit of time in epochs: dsec-init lets the newest edge speak. Time since the node's start needs no
+// file, and no machine outlives that.
+const epochTick = 100 * time.Millisecond
+
 // New opens the driver on its state. It starts nothing, and asks for QEMU only when something is created.
 func New(_ context.Context, cfg Config) (_ *Driver, err error) {
 	cfg.defaults()
@@ -52,6 +58,7 @@ func New(_ context.Context, cfg Config) (_ *Driver, err error) {
 	if d.boot, err = linux.BootID(); err != nil {
 		return nil, err
 	}
+	d.epoch.Store(uint64(linux.BootTime()/epochTick) << 32)
 	d.kvm = !cfg.NoKVM && feature.Have("KVM") == nil
 	d.watch, err = linux.NewExitWatch()
 	return d, err
@@ -121,9 +128,9 @@ func (d *Driver) dir(id sandbox.ID) string { return filepath.Join(d.root, string
 // Name returns sandbox.BackendFullVM.
 func (d *Driver) Name() sandbox.BackendName { return sandbox.BackendFullVM }
 
-// Capabilities of machines.
+// Capabilities of machines; terminals, ports and control groups are those of an agent inside.
 func (d *Driver) Capabilities() sandbox.Capabilities {
-	return sandbox.Capabilities{Pause: true, DiskQuota: true, Screen: true, NoAgent: true, Real: true}
+	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Screen: true, NoAgent: true, Real: true}
 }
 
 // Warm is 0: every machine boots.

@@ -24,6 +24,8 @@ func (i *instance) heard(e qmp.Event) {
 	switch e.Name {
 	case "SHUTDOWN", "GUEST_PANICKED", "STOP":
 		go i.checkOver() // it asks the monitor, whose reader this is
+	case "VSERPORT_CHANGE":
+		go i.checkAgent()
 	}
 }
 
@@ -179,6 +181,9 @@ func (i *instance) bootFailure(err error) error {
 	case ended != nil:
 		f.Message, f.Evidence = fmt.Sprintf("the full VM did not start: %s", ended.Message), ended.Evidence
 		return f
+	case errors.Is(err, errNoAgentCame):
+		f.Blame = sandbox.BlameUser
+		f.Message = "the full VM did not start as its disk promises: " + err.Error()
 	case errors.Is(err, errNoSystem):
 		f.Blame = sandbox.BlameUser // no other node would find something on this disk
 	case errors.Is(err, context.DeadlineExceeded):

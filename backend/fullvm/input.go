@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -259,7 +260,7 @@ func (i *instance) VNC(ctx context.Context) (net.Conn, error) {
 		return nil, i.gone()
 	default:
 	}
-	c, err := dial(ctx, i.d.dir(i.id), screenName)
+	c, err := qemu.Dial(ctx, i.d.dir(i.id), screenName)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", sandbox.ErrUnavailable, err)
 	}

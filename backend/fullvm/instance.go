@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -13,7 +12,7 @@ import (
 
 	"github.com/opendsec/dsec/backend/container/cgroup"
 	"github.com/opendsec/dsec/backend/microvm/qmp"
-	"github.com/opendsec/dsec/guest/aether"
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -32,6 +31,9 @@ type instance struct {
 	// screen is held by whoever uses the screen: one at a time.
 	screen chan struct{}
 
+	connecting sync.Mutex // of Connect: the channel has one user at a time
+	env        []string   // of the spec; nil = another process made the machine
+
 	logMu sync.Mutex
 	fw    []byte // what the firmware has said; QEMU hands it out once
 
@@ -39,6 +41,7 @@ type instance struct {
 	pidfd     *os.File
 	monitor   *qmp.Conn
 	image     *image // nil = another process mounted it
+	agent     agent
 	end       *sandbox.Failure
 	ended     bool
 	destroyed bool
@@ -52,7 +55,8 @@ func (d *Driver) newInstance(r *record, pidfd *os.File) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{d: d, id: r.ID, limits: *r, groups: groups, done: make(chan struct{}), screen: make(chan struct{}, 1), pidfd: pidfd}
+	i := &instance{d: d, id: r.ID, limits: *r, groups: groups, done: make(chan struct{}), screen: make(chan struct{}, 1), pidfd: pidfd,
+		agent: agent{up: make(chan struct{})}}
 	d.mu.Lock()
 	d.instances[i.id] = i
 	d.mu.Unlock()
@@ -63,9 +67,9 @@ func (d *Driver) newInstance(r *record, pidfd *os.File) (*instance, error) {
 	return i, nil
 }
 
-// attach connects to the monitor. A machine that has ended already is found out.
+// attach connects to the monitor and to the agent's port. A machine that has ended already is found out.
 func (i *instance) attach(ctx context.Context) error {
-	nc, err := awaitSocket(ctx, i.d.dir(i.id), monitorName, i.done)
+	nc, err := qemu.Await(ctx, i.d.dir(i.id), monitorName, i.done)
 	if err != nil {
 		return err
 	}
@@ -77,25 +81,35 @@ func (i *instance) attach(ctx context.Context) error {
 	i.monitor = m
 	i.mu.Unlock()
 	status, err := i.status(ctx)
-	if err == nil && over(status) {
-		i.stopped(ctx)
+	if err != nil {
+		return err
 	}
-	return err
+	if over(status) {
+		i.stopped(ctx)
+		return nil
+	}
+	return i.attachAgent(ctx)
 }
 
 // forget lets go of the machine, which goes on.
 func (i *instance) forget() {
 	i.mu.Lock()
-	p, m, img := i.pidfd, i.monitor, i.image
-	i.pidfd, i.monitor, i.image = nil, nil, nil
+	p, m, img, ctl, first := i.pidfd, i.monitor, i.image, i.agent.ctl, i.agent.first
+	i.pidfd, i.monitor, i.image, i.agent.ctl, i.agent.first = nil, nil, nil, nil, nil
 	i.mu.Unlock()
 	i.d.mu.Lock()
 	if i.d.instances[i.id] == i {
 		delete(i.d.instances, i.id)
 	}
 	i.d.mu.Unlock()
+	if first != nil {
+		first.Close()
+	}
 	if m != nil {
 		m.Close()
+	}
+	if ctl != nil {
+		ctl.Close()
 	}
 	if img != nil {
 		i.d.images.put(img)
@@ -111,20 +125,6 @@ func (i *instance) ID() sandbox.ID { return i.id }
 
 // Handle returns the id: the record in the machine's directory holds the rest.
 func (i *instance) Handle() []byte { return []byte(i.id) }
-
-// noAgent is the refusal of what a dsec-init inside would do.
-func (i *instance) noAgent() error {
-	return fmt.Errorf("full VM %s has no agent inside: %w", i.id, sandbox.ErrUnsupported)
-}
-
-// Connect answers sandbox.ErrUnsupported: there is no dsec-init inside.
-func (i *instance) Connect(context.Context) (*aether.Conn, error) { return nil, i.noAgent() }
-
-// Group answers sandbox.ErrUnsupported.
-func (i *instance) Group(context.Context, string) (sandbox.Group, error) { return nil, i.noAgent() }
-
-// OpenGroup answers sandbox.ErrUnsupported.
-func (i *instance) OpenGroup(string) (sandbox.Group, error) { return nil, i.noAgent() }
 
 // until is ctx, over when the machine is.
 func (i *instance) until(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -154,19 +154,22 @@ func (i *instance) End() *sandbox.Failure {
 	return i.end
 }
 
-// Pause stops the processors.
+// Pause stops the agent's commands, and then the processors. On failure it is as before.
 func (i *instance) Pause(ctx context.Context) error {
+	i.freeze(ctx)
 	if err := i.run(ctx, "stop"); err != nil {
+		i.thaw(context.WithoutCancel(ctx))
 		return fmt.Errorf("pause %s: %w", i.id, err)
 	}
 	return nil
 }
 
-// Resume lets them go on. The system inside finds its clock late.
+// Resume lets them go on. A system without an agent finds its clock late.
 func (i *instance) Resume(ctx context.Context) error {
 	if err := i.run(ctx, "cont"); err != nil {
 		return fmt.Errorf("resume %s: %w", i.id, err)
 	}
+	i.thaw(ctx)
 	return nil
 }
 
@@ -183,7 +186,7 @@ func (i *instance) Stats(context.Context) (sandbox.Stats, error) {
 	if s, ok := fi.Sys().(*syscall.Stat_t); ok {
 		st.DiskBytes = s.Blocks * 512
 	}
-	st.DiskLimitBytes, st.MemoryLimitBytes, st.PidsLimit, st.Pids = i.limits.Disk, i.limits.Memory, 0, 0
+	st.DiskLimitBytes, st.MemoryLimitBytes, st.PidsLimit, st.Pids = i.limits.Disk, i.limits.Memory, 0, 0 // threads of QEMU tell nothing
 	return st, nil
 }
 
@@ -231,32 +234,4 @@ func (i *instance) query(ctx context.Context, command string, args, out any) err
 		return fmt.Errorf("%w: %w", i.gone(), err)
 	}
 	return err
-}
-
-// dial connects to a socket in the machine's directory, by way of a descriptor, because socket addresses end at 108 bytes.
-func dial(ctx context.Context, dir, name string) (net.Conn, error) {
-	dh, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	defer dh.Close()
-	var dl net.Dialer
-	return dl.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dh.Fd(), name))
-}
-
-// awaitSocket waits until a process listens in dir. There is no event for that.
-func awaitSocket(ctx context.Context, dir, name string, gone <-chan struct{}) (net.Conn, error) {
-	for {
-		nc, err := dial(ctx, dir, name)
-		if err == nil {
-			return nc, nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
-		case <-gone:
-			return nil, fmt.Errorf("%w: QEMU has ended", sandbox.ErrUnavailable)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
 }

@@ -23,6 +23,12 @@ type record struct {
 	// Limits of the sandbox, bytes.
 	Disk   int64 `json:"disk"`
 	Memory int64 `json:"memory"`
+	Pids   int64 `json:"pids,omitempty"` // of the agent's commands
+	// What an agent inside is told; without variables, for those may be secrets.
+	Hostname        string `json:"hostname,omitempty"`
+	User            string `json:"user,omitempty"`
+	Workdir         string `json:"workdir,omitempty"`
+	NoNewPrivileges bool   `json:"no_new_privileges,omitempty"`
 	// Image is what it started from.
 	Image layer.Digest `json:"image"`
 	// Firmware is bios or uefi.

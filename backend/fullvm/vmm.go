@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strconv"
 
+	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/layer/disk"
 )
 
@@ -23,6 +24,8 @@ const (
 	pictureName = "picture.png"
 	textName    = "text"
 	logName     = "log"
+	controlName = "control" // ports of the agent; names of their devices as well
+	channelName = "channel"
 )
 
 // imageFD is the number of the descriptor of the image in QEMU.
@@ -70,6 +73,11 @@ func (m *hardware) args() []string {
 		"-device", "VGA,vgamem_mb=16", "-vnc", "unix:" + screenName + ",share=ignore",
 		"-device", "qemu-xhci,id=usb", "-device", "usb-tablet,bus=usb.0",
 		"-device", "virtio-rng-pci",
+		"-device", "virtio-serial-pci,max_ports=4",
+		"-chardev", "socket,id=" + controlName + ",server=on,wait=off,path=" + controlName,
+		"-device", "virtserialport,chardev=" + controlName + ",name=" + control.PortName,
+		"-chardev", "socket,id=" + channelName + ",server=on,wait=off,path=" + channelName,
+		"-device", "virtserialport,chardev=" + channelName + ",name=" + control.Channel,
 	}
 	a = append(a, flash...)
 	return append(a,

@@ -140,6 +140,8 @@ func (c *Control) Call(ctx context.Context, q *control.Request) (*control.Reply,
 			return nil, fmt.Errorf("%w: %w", msg, sandbox.ErrInvalid)
 		case control.KindNotFound:
 			return nil, fmt.Errorf("%w: %w", msg, sandbox.ErrNotFound)
+		case control.KindPrepared:
+			return nil, fmt.Errorf("%w: %w", msg, sandbox.ErrAlreadyExists)
 		}
 		return nil, msg
 	case <-c.done:

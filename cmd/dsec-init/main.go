@@ -1,6 +1,6 @@
 // dsec-init is PID 1 of a sandbox (see package guest/initd), the small process that clones sandboxes (see
 // package backend/container/spawn), the first program of virtual
-// machines (see package guest/machine), and the worker that runs function calls (see package guest/cell).
+// machines and the agent in full ones (see package guest/machine), and the worker that runs function calls (see package guest/cell).
 package main
 
 import (
@@ -21,6 +21,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == "machine" {
 		machine.Main()
+	}
+	if len(os.Args) > 1 && os.Args[1] == "agent" {
+		machine.AgentMain()
 	}
 	if len(os.Args) > 1 && os.Args[1] == machine.Rehearse {
 		machine.RehearseMain(os.Args[2:])

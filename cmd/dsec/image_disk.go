@@ -13,18 +13,22 @@ import (
 type diskFlags struct {
 	disk     bool
 	firmware string
+	agent    bool
 }
 
 func (f *diskFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.disk, "disk", false, "SOURCE is a disk, raw or qcow2, for --backend fullvm")
 	cmd.Flags().StringVar(&f.firmware, "firmware", "bios", "what starts a machine from the disk: bios or uefi")
+	cmd.Flags().BoolVar(&f.agent, "agent", false, "the disk's system starts an agent (hack/fullvm-agent.sh): wait for it in creations")
 }
 
 // apply makes an upload that of a disk, if it is one. What can be seen to be refused is not sent.
 func (f *diskFlags) apply(cmd *cobra.Command, source string, up *client.Upload) error {
 	if !f.disk {
-		if cmd.Flags().Changed("firmware") {
-			return &exitError{2, fmt.Errorf("--firmware goes with --disk")}
+		for _, name := range []string{"firmware", "agent"} {
+			if cmd.Flags().Changed(name) {
+				return &exitError{2, fmt.Errorf("--%s goes with --disk", name)}
+			}
 		}
 		return nil
 	}
@@ -48,7 +52,7 @@ func (f *diskFlags) apply(cmd *cobra.Command, source string, up *client.Upload) 
 			return err
 		}
 	}
-	up.Format, up.Firmware = "disk", f.firmware
+	up.Format, up.Firmware, up.Agent = "disk", f.firmware, f.agent
 	return nil
 }
 

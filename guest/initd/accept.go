@@ -11,8 +11,8 @@ import (
 // acceptRetry is the pause after a connection could not be taken for want of descriptors or memory.
 const acceptRetry = 100 * time.Millisecond
 
-// accept takes one connection. In a container its peer must live outside the sandbox's pid namespace: the
-// kernel shows such a process as pid 0.
+// accept takes one connection. Its peer must live outside the sandbox's pid namespace: the kernel shows such a process as
+// pid 0. In a whole system it must be the process that started this one.
 func (i *Init) accept() {
 	fd, _, err := unix.Accept4(i.listen, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
 	switch err {
@@ -29,7 +29,7 @@ func (i *Init) accept() {
 	default:
 		return
 	}
-	if cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil || cred.Pid != 0 {
+	if cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil || cred.Pid != i.peer() {
 		unix.Close(fd)
 		return
 	}
@@ -39,6 +39,13 @@ func (i *Init) accept() {
 	if c := i.newConn(fd); c != nil {
 		i.waiting = append(i.waiting, c)
 	}
+}
+
+func (i *Init) peer() int32 {
+	if i.system {
+		return int32(unix.Getppid())
+	}
+	return 0
 }
 
 // greet serves the first frame of a connection. A greater or equal epoch displaces the connection there is.

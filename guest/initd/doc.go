@@ -32,6 +32,16 @@
 // rt_sigaction, rt_sigprocmask, umask, prlimit64, prctl, setgroups, setresgid, setresuid, chdir, execve, exit,
 // futex. It is installed with CAP_SYS_ADMIN in the user namespace, with or without no_new_privs.
 //
+// # Whole systems
+//
+// The agent of a full virtual machine (package guest/machine) executes
+//
+//	dsec-init system
+//
+// in no new namespaces, with descriptors 0 to 3 as above. It works in the system as it is: commands see all of it and have
+// every capability, the claim carries no mount, and orphans of commands are its own (a child subreaper). Only its parent may
+// connect. Whoever is root in the system can end it, which ends the sandbox as anywhere.
+//
 // # Claim
 //
 // The claim carries the descriptor of a detached mount, made by the host, with nodev set. dsec-init attaches it

@@ -37,6 +37,7 @@ type Init struct {
 	epoch       uint64
 	dirty       []*conn // to flush
 
+	system  bool // it works in a whole system, and is not its first process
 	claimed bool
 	claim   wire.Claim
 	users   users.Cache

@@ -30,12 +30,16 @@ type options struct {
 	tasks   []int
 	seccomp int
 	group   int
-	allCaps bool // do not bound the commands' capabilities: for tests of the defence
+	allCaps bool // do not bound the commands' capabilities: in whole systems, and for tests of the defence
+	system  bool // the second mode
 }
 
 // Main runs dsec-init with its arguments (without the program's name) and does not return.
 func Main(args []string) {
 	runtime.MemProfileRate = 0 // its table would be scattered over half a megabyte
+	if len(args) == 1 && args[0] == "system" {
+		fatal("start", serve(&options{seccomp: -1, group: -1, allCaps: true, system: true}))
+	}
 	if len(args) == 0 || args[0] != "container" {
 		fatal("start", unix.EINVAL)
 	}
@@ -43,7 +47,7 @@ func Main(args []string) {
 	if err != nil {
 		fatal("arguments", err)
 	}
-	fatal("start", container(o))
+	fatal("start", serve(o))
 }
 
 func parse(args []string) (*options, error) {
@@ -99,8 +103,8 @@ func parse(args []string) (*options, error) {
 	return o, nil
 }
 
-// container prepares everything that is dear, then serves; it returns only with the error that ended it.
-func container(o *options) error {
+// serve prepares everything that is dear, then serves; it returns only with the error that ended it.
+func serve(o *options) error {
 	// Before anything else: from here nothing in the user namespace can look into this process.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return err
@@ -114,7 +118,17 @@ func container(o *options) error {
 	if err != nil {
 		return err
 	}
-	if i.stage, err = stage.Prepare(o.stage); err != nil {
+	if o.system {
+		// Orphans of commands are this process's, as in a namespace of its own.
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return err
+		}
+		i.system = true
+		i.stage, err = stage.System()
+	} else {
+		i.stage, err = stage.Prepare(o.stage)
+	}
+	if err != nil {
 		return err
 	}
 	if i.nursery, err = nursery.New(); err != nil {

@@ -3,6 +3,7 @@ package initd
 import (
 	"golang.org/x/sys/unix"
 
+	"github.com/opendsec/dsec/guest/stage"
 	"github.com/opendsec/dsec/guest/users"
 	"github.com/opendsec/dsec/guest/wire"
 )
@@ -85,6 +86,9 @@ func (i *Init) enter(c *conn, id uint32, m *wire.Claim, fds []int) error {
 	if i.claimed {
 		return &wire.Error{Code: wire.CodeWrongState, Message: "this shell has been claimed before"}
 	}
+	if i.system {
+		return i.enterSystem(c, id, m, fds)
+	}
 	if len(fds) != 1 {
 		return &wire.Error{Code: wire.CodeInvalid, Message: "a claim carries the descriptor of one mount"}
 	}
@@ -96,6 +100,23 @@ func (i *Init) enter(c *conn, id uint32, m *wire.Claim, fds []int) error {
 	}
 	c.reply(id, nil)
 	// The first command will most likely be this user's.
+	i.withUser("", func(users.User, *wire.Error) {})
+	return nil
+}
+
+// enterSystem serves Claim in a whole system, whose root is what it is.
+func (i *Init) enterSystem(c *conn, id uint32, m *wire.Claim, fds []int) error {
+	if len(fds) != 0 {
+		return &wire.Error{Code: wire.CodeInvalid, Message: "a whole system has its root already"}
+	}
+	if m.Hostname != "" {
+		if err := stage.SetHostname(m.Hostname); err != nil {
+			return err
+		}
+	}
+	i.claimed, i.claim = true, *m
+	i.claim.Seed = nil
+	c.reply(id, nil)
 	i.withUser("", func(users.User, *wire.Error) {})
 	return nil
 }

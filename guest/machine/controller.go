@@ -17,6 +17,7 @@ import (
 type controller struct {
 	port     *port
 	bridge   *bridge
+	system   bool // of an agent in a whole system
 	prepared *control.Prepare
 
 	initMu sync.Mutex
@@ -26,7 +27,10 @@ type controller struct {
 	mu sync.Mutex // one writer
 }
 
-var errNoGroup = errors.New("no such control group")
+var (
+	errNoGroup  = errors.New("no such control group")
+	errPrepared = errors.New("prepared already")
+)
 
 // invalid is an error that the environment is to blame for.
 type invalid struct{ error }
@@ -55,6 +59,8 @@ func (c *controller) serve() {
 				reply.Kind = control.KindInvalid
 			} else if errors.Is(err, errNoGroup) {
 				reply.Kind = control.KindNotFound
+			} else if errors.Is(err, errPrepared) {
+				reply.Kind = control.KindPrepared
 			}
 		}
 		c.send(reply)
@@ -71,9 +77,12 @@ func (c *controller) answer(q *control.Request, reply *control.Reply) (err error
 		return c.bridge.sync(q.Token)
 	case control.OpPrepare:
 		if q.Prepare == nil || c.prepared != nil {
-			return errors.New("prepared already")
+			return errPrepared
 		}
 		c.prepared = q.Prepare
+		if c.system {
+			return prepareSystem(q.Prepare, g)
+		}
 		// The kernel waits for others each time an interface moves; the disks are mounted meanwhile.
 		plugged := make(chan error, 1)
 		go func() { plugged <- c.plug(q.Prepare.Network) }()
@@ -90,6 +99,9 @@ func (c *controller) answer(q *control.Request, reply *control.Reply) (err error
 		reply.Stats = g.stats()
 		return nil
 	case control.OpReset:
+		if c.system {
+			return errors.New("a whole system cannot be reset")
+		}
 		return c.replace()
 	case control.OpEnd:
 		c.initMu.Lock()
@@ -99,7 +111,11 @@ func (c *controller) answer(q *control.Request, reply *control.Reply) (err error
 		return os.WriteFile("/proc/sysrq-trigger", []byte("c"), 0)
 	case control.OpDisk:
 		var st unix.Statfs_t
-		err := unix.Statfs("/disk", &st)
+		dir := "/disk"
+		if c.system {
+			dir = "/"
+		}
+		err := unix.Statfs(dir, &st)
 		reply.Free = int64(st.Bavail) * st.Bsize
 		return err
 	case control.OpGroup:

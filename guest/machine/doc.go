@@ -7,4 +7,7 @@
 //
 // Everything in a machine is of one sandbox; what protects the node from it is the machine. When dsec-init ends, the
 // machine restarts, which for its node means that it ends.
+//
+// In a full virtual machine the same is a service of the system on its disk, `dsec-init agent`: dsec-init then works in the
+// system as it is, and there is nothing to compose.
 package machine

@@ -55,11 +55,16 @@ func run() error {
 	b := newBridge(data, socketPath)
 	c := &controller{port: ctl, bridge: b}
 	b.closed = c.connectionClosed
+	return c.run()
+}
+
+// run serves until dsec-init ends.
+func (c *controller) run() error {
 	cmd, err := c.start()
 	if err != nil {
 		return err
 	}
-	go b.serve()
+	go c.bridge.serve()
 	go c.serve()
 	for {
 		err := cmd.Wait()
@@ -80,19 +85,11 @@ func run() error {
 // startInit starts dsec-init as spawners do for containers, but for a user namespace: root in a sandbox is root of its
 // machine, without the capabilities that dsec-init takes away.
 func startInit() (*exec.Cmd, error) {
-	_ = os.Remove(socketPath)
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	listen, err := listenAt(socketPath)
 	if err != nil {
 		return nil, err
 	}
-	listen := os.NewFile(uintptr(fd), "listen")
 	defer listen.Close()
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: socketPath}); err != nil {
-		return nil, err
-	}
-	if err := unix.Listen(fd, 16); err != nil {
-		return nil, err
-	}
 	leave, err := os.OpenFile(initGroup+"/cgroup.procs", os.O_WRONLY, 0)
 	if err != nil {
 		return nil, err
@@ -114,4 +111,22 @@ func startInit() (*exec.Cmd, error) {
 		Setsid:     true, UseCgroupFD: true, CgroupFD: int(work.Fd()),
 	}
 	return cmd, cmd.Start()
+}
+
+// listenAt makes the socket that a dsec-init listens on.
+func listenAt(path string) (*os.File, error) {
+	_ = os.Remove(path)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "listen")
+	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err == nil {
+		err = unix.Listen(fd, 16)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }

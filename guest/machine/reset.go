@@ -18,7 +18,11 @@ const resetWait = 20 * time.Second
 
 // start starts a dsec-init, which is the machine's from here on.
 func (c *controller) start() (*exec.Cmd, error) {
-	cmd, err := startInit()
+	start := startInit
+	if c.system {
+		start = startSystem
+	}
+	cmd, err := start()
 	if err != nil {
 		return nil, fmt.Errorf("start dsec-init: %w", err)
 	}

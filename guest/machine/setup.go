@@ -12,9 +12,11 @@ import (
 // modulesDir is where the initial file system has modules: NN-name.ko, loaded in the order of their names.
 const modulesDir = "/modules"
 
-// Control groups: dsec-init's and the commands'.
-const (
-	groupRoot = "/sys/fs/cgroup"
+// groupRoot is where a machine of ours has its control groups.
+const groupRoot = "/sys/fs/cgroup"
+
+// Control groups: dsec-init's and the commands'. An agent in a whole system sets them once, before all else.
+var (
 	initGroup = groupRoot + "/init"
 	workGroup = groupRoot + "/work"
 )

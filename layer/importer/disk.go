@@ -17,7 +17,7 @@ import (
 )
 
 // addDisk keeps a disk's image in a file, for its parts lie in any order, and adds the disk as one file.
-func (s *service) addDisk(ctx context.Context, b *tree.Builder, dir string, r io.Reader, firmware disk.Firmware, p oci.Progress) (layer.Config, error) {
+func (s *service) addDisk(ctx context.Context, b *tree.Builder, dir string, r io.Reader, firmware disk.Firmware, agent bool, p oci.Progress) (layer.Config, error) {
 	plain, err := tree.Decompress(r)
 	if err != nil {
 		return layer.Config{}, err
@@ -40,7 +40,7 @@ func (s *service) addDisk(ctx context.Context, b *tree.Builder, dir string, r io
 	if err := addFile(ctx, b, disk.FileName, img.Size, content); err != nil {
 		return layer.Config{}, err
 	}
-	return layer.Config{Disk: &layer.Disk{Size: img.Size, Firmware: string(firmware)}}, nil
+	return layer.Config{Disk: &layer.Disk{Size: img.Size, Firmware: string(firmware), Agent: agent}}, nil
 }
 
 // addFile adds one file to a tree, by way of an archive of it.
@@ -73,5 +73,5 @@ func diskOf(c layer.Config) *dsecv1.DiskImage {
 	if c.Disk == nil {
 		return nil
 	}
-	return &dsecv1.DiskImage{SizeBytes: c.Disk.Size, Firmware: c.Disk.Firmware}
+	return &dsecv1.DiskImage{SizeBytes: c.Disk.Size, Firmware: c.Disk.Firmware, Agent: c.Disk.Agent}
 }

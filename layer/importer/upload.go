@@ -98,12 +98,13 @@ func (s *service) uploadJob(r *http.Request, body *uploadBody) (*job, error) {
 		if err != nil {
 			return nil, fmt.Errorf("upload: %w", err)
 		}
+		agent := q.Get("agent") == "true"
 		if j.kind != dsecv1.LayerKind_LAYER_KIND_BASE || j.prefix != "" || len(j.over) > 0 {
 			return nil, fmt.Errorf("upload: %w: a disk is a base of its own: leave prefix and over out", sandbox.ErrInvalid)
 		}
 		j.fill = func(ctx context.Context, b *tree.Builder, dir string, p oci.Progress) (layer.Config, error) {
 			defer context.AfterFunc(ctx, body.abort)()
-			return s.addDisk(ctx, b, dir, received("pull", p), firmware, p)
+			return s.addDisk(ctx, b, dir, received("pull", p), firmware, agent, p)
 		}
 	default:
 		return nil, fmt.Errorf("upload: %w: format %.40q; want tar, oci or disk", sandbox.ErrInvalid, format)

@@ -394,7 +394,9 @@ type DiskImage struct {
 	// Size of the disk as a machine sees it.
 	SizeBytes int64 `protobuf:"varint,1,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	// What starts from it: bios or uefi.
-	Firmware      string `protobuf:"bytes,2,opt,name=firmware,proto3" json:"firmware,omitempty"`
+	Firmware string `protobuf:"bytes,2,opt,name=firmware,proto3" json:"firmware,omitempty"`
+	// Its system starts an agent: creations wait for that.
+	Agent         bool `protobuf:"varint,3,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -441,6 +443,13 @@ func (x *DiskImage) GetFirmware() string {
 		return x.Firmware
 	}
 	return ""
+}
+
+func (x *DiskImage) GetAgent() bool {
+	if x != nil {
+		return x.Agent
+	}
+	return false
 }
 
 type ImportLayerRequest struct {
@@ -2426,11 +2435,12 @@ const file_dsec_v1_layer_proto_rawDesc = "" +
 	"\x04disk\x18\b \x01(\v2\x12.dsec.v1.DiskImageR\x04disk\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"F\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
 	"\tDiskImage\x12\x1d\n" +
 	"\n" +
 	"size_bytes\x18\x01 \x01(\x03R\tsizeBytes\x12\x1a\n" +
-	"\bfirmware\x18\x02 \x01(\tR\bfirmware\"\xb1\x01\n" +
+	"\bfirmware\x18\x02 \x01(\tR\bfirmware\x12\x14\n" +
+	"\x05agent\x18\x03 \x01(\bR\x05agent\"\xb1\x01\n" +
 	"\x12ImportLayerRequest\x12&\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x12.dsec.v1.LayerKindR\x04kind\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +

@@ -785,7 +785,9 @@ type SandboxSpec struct {
 	PausedSeconds *float64 `protobuf:"fixed64,19,opt,name=paused_seconds,json=pausedSeconds,proto3,oneof" json:"paused_seconds,omitempty"`
 	// Only ResumeSandbox wakes it when it is paused; what else asks for it is refused (failed_precondition, code
 	// "paused"). Otherwise any request wakes it.
-	ManualResume  bool `protobuf:"varint,20,opt,name=manual_resume,json=manualResume,proto3" json:"manual_resume,omitempty"`
+	ManualResume bool `protobuf:"varint,20,opt,name=manual_resume,json=manualResume,proto3" json:"manual_resume,omitempty"`
+	// Of full VMs only: what the system inside finds by cloud-init's NoCloud source. It may hold secrets and is shown nowhere.
+	CloudInit     *CloudInit `protobuf:"bytes,21,opt,name=cloud_init,json=cloudInit,proto3" json:"cloud_init,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -960,6 +962,78 @@ func (x *SandboxSpec) GetManualResume() bool {
 	return false
 }
 
+func (x *SandboxSpec) GetCloudInit() *CloudInit {
+	if x != nil {
+		return x.CloudInit
+	}
+	return nil
+}
+
+// CloudInit is what a seed disk holds, labelled cidata; 1 MiB in all. What is empty is left out, but for meta data.
+type CloudInit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A script, or a document that begins with #cloud-config.
+	UserData []byte `protobuf:"bytes,1,opt,name=user_data,json=userData,proto3" json:"user_data,omitempty"`
+	// YAML. A line with the sandbox's id as instance-id goes before it, and one with local-hostname where the spec has a
+	// hostname; so it may say neither.
+	MetaData []byte `protobuf:"bytes,2,opt,name=meta_data,json=metaData,proto3" json:"meta_data,omitempty"`
+	// YAML, of version 1 or 2.
+	NetworkConfig []byte `protobuf:"bytes,3,opt,name=network_config,json=networkConfig,proto3" json:"network_config,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloudInit) Reset() {
+	*x = CloudInit{}
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloudInit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloudInit) ProtoMessage() {}
+
+func (x *CloudInit) ProtoReflect() protoreflect.Message {
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloudInit.ProtoReflect.Descriptor instead.
+func (*CloudInit) Descriptor() ([]byte, []int) {
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *CloudInit) GetUserData() []byte {
+	if x != nil {
+		return x.UserData
+	}
+	return nil
+}
+
+func (x *CloudInit) GetMetaData() []byte {
+	if x != nil {
+		return x.MetaData
+	}
+	return nil
+}
+
+func (x *CloudInit) GetNetworkConfig() []byte {
+	if x != nil {
+		return x.NetworkConfig
+	}
+	return nil
+}
+
 // Network is what a sandbox may reach.
 type Network struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -978,7 +1052,7 @@ type Network struct {
 
 func (x *Network) Reset() {
 	*x = Network{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[8]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -990,7 +1064,7 @@ func (x *Network) String() string {
 func (*Network) ProtoMessage() {}
 
 func (x *Network) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[8]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1003,7 +1077,7 @@ func (x *Network) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Network.ProtoReflect.Descriptor instead.
 func (*Network) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{8}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Network) GetRules() []*NetworkRule {
@@ -1087,7 +1161,7 @@ type Sandbox struct {
 
 func (x *Sandbox) Reset() {
 	*x = Sandbox{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[9]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1099,7 +1173,7 @@ func (x *Sandbox) String() string {
 func (*Sandbox) ProtoMessage() {}
 
 func (x *Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[9]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1112,7 +1186,7 @@ func (x *Sandbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sandbox.ProtoReflect.Descriptor instead.
 func (*Sandbox) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{9}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Sandbox) GetId() string {
@@ -1234,7 +1308,7 @@ type CreateSandboxRequest struct {
 
 func (x *CreateSandboxRequest) Reset() {
 	*x = CreateSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[10]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1246,7 +1320,7 @@ func (x *CreateSandboxRequest) String() string {
 func (*CreateSandboxRequest) ProtoMessage() {}
 
 func (x *CreateSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[10]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1259,7 +1333,7 @@ func (x *CreateSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSandboxRequest.ProtoReflect.Descriptor instead.
 func (*CreateSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{10}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CreateSandboxRequest) GetSpec() *SandboxSpec {
@@ -1294,7 +1368,7 @@ type CreateResult struct {
 
 func (x *CreateResult) Reset() {
 	*x = CreateResult{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[11]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1306,7 +1380,7 @@ func (x *CreateResult) String() string {
 func (*CreateResult) ProtoMessage() {}
 
 func (x *CreateResult) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[11]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1319,7 +1393,7 @@ func (x *CreateResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResult.ProtoReflect.Descriptor instead.
 func (*CreateResult) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{11}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *CreateResult) GetSandbox() *Sandbox {
@@ -1349,7 +1423,7 @@ type Error struct {
 
 func (x *Error) Reset() {
 	*x = Error{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[12]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +1435,7 @@ func (x *Error) String() string {
 func (*Error) ProtoMessage() {}
 
 func (x *Error) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[12]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +1448,7 @@ func (x *Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Error.ProtoReflect.Descriptor instead.
 func (*Error) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{12}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Error) GetCode() string {
@@ -1407,7 +1481,7 @@ type CreateSandboxResponse struct {
 
 func (x *CreateSandboxResponse) Reset() {
 	*x = CreateSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[13]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1419,7 +1493,7 @@ func (x *CreateSandboxResponse) String() string {
 func (*CreateSandboxResponse) ProtoMessage() {}
 
 func (x *CreateSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[13]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1432,7 +1506,7 @@ func (x *CreateSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateSandboxResponse.ProtoReflect.Descriptor instead.
 func (*CreateSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{13}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CreateSandboxResponse) GetResults() []*CreateResult {
@@ -1451,7 +1525,7 @@ type GetSandboxRequest struct {
 
 func (x *GetSandboxRequest) Reset() {
 	*x = GetSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[14]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +1537,7 @@ func (x *GetSandboxRequest) String() string {
 func (*GetSandboxRequest) ProtoMessage() {}
 
 func (x *GetSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[14]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +1550,7 @@ func (x *GetSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxRequest.ProtoReflect.Descriptor instead.
 func (*GetSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{14}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetSandboxRequest) GetSandboxId() string {
@@ -1495,7 +1569,7 @@ type GetSandboxResponse struct {
 
 func (x *GetSandboxResponse) Reset() {
 	*x = GetSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[15]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1507,7 +1581,7 @@ func (x *GetSandboxResponse) String() string {
 func (*GetSandboxResponse) ProtoMessage() {}
 
 func (x *GetSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[15]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1520,7 +1594,7 @@ func (x *GetSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxResponse.ProtoReflect.Descriptor instead.
 func (*GetSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{15}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetSandboxResponse) GetSandbox() *Sandbox {
@@ -1545,7 +1619,7 @@ type ListSandboxesRequest struct {
 
 func (x *ListSandboxesRequest) Reset() {
 	*x = ListSandboxesRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[16]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +1631,7 @@ func (x *ListSandboxesRequest) String() string {
 func (*ListSandboxesRequest) ProtoMessage() {}
 
 func (x *ListSandboxesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[16]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +1644,7 @@ func (x *ListSandboxesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSandboxesRequest.ProtoReflect.Descriptor instead.
 func (*ListSandboxesRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{16}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListSandboxesRequest) GetLabels() map[string]string {
@@ -1612,7 +1686,7 @@ type ListSandboxesResponse struct {
 
 func (x *ListSandboxesResponse) Reset() {
 	*x = ListSandboxesResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[17]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1624,7 +1698,7 @@ func (x *ListSandboxesResponse) String() string {
 func (*ListSandboxesResponse) ProtoMessage() {}
 
 func (x *ListSandboxesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[17]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1637,7 +1711,7 @@ func (x *ListSandboxesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSandboxesResponse.ProtoReflect.Descriptor instead.
 func (*ListSandboxesResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{17}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListSandboxesResponse) GetSandboxes() []*Sandbox {
@@ -1663,7 +1737,7 @@ type StopSandboxRequest struct {
 
 func (x *StopSandboxRequest) Reset() {
 	*x = StopSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[18]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1675,7 +1749,7 @@ func (x *StopSandboxRequest) String() string {
 func (*StopSandboxRequest) ProtoMessage() {}
 
 func (x *StopSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[18]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1688,7 +1762,7 @@ func (x *StopSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopSandboxRequest.ProtoReflect.Descriptor instead.
 func (*StopSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{18}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StopSandboxRequest) GetSandboxId() string {
@@ -1707,7 +1781,7 @@ type StopSandboxResponse struct {
 
 func (x *StopSandboxResponse) Reset() {
 	*x = StopSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[19]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1719,7 +1793,7 @@ func (x *StopSandboxResponse) String() string {
 func (*StopSandboxResponse) ProtoMessage() {}
 
 func (x *StopSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[19]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1732,7 +1806,7 @@ func (x *StopSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopSandboxResponse.ProtoReflect.Descriptor instead.
 func (*StopSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{19}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StopSandboxResponse) GetSandbox() *Sandbox {
@@ -1752,7 +1826,7 @@ type StopSandboxesRequest struct {
 
 func (x *StopSandboxesRequest) Reset() {
 	*x = StopSandboxesRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[20]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1838,7 @@ func (x *StopSandboxesRequest) String() string {
 func (*StopSandboxesRequest) ProtoMessage() {}
 
 func (x *StopSandboxesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[20]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1851,7 @@ func (x *StopSandboxesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopSandboxesRequest.ProtoReflect.Descriptor instead.
 func (*StopSandboxesRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{20}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *StopSandboxesRequest) GetLabels() map[string]string {
@@ -1796,7 +1870,7 @@ type StopSandboxesResponse struct {
 
 func (x *StopSandboxesResponse) Reset() {
 	*x = StopSandboxesResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[21]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1808,7 +1882,7 @@ func (x *StopSandboxesResponse) String() string {
 func (*StopSandboxesResponse) ProtoMessage() {}
 
 func (x *StopSandboxesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[21]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +1895,7 @@ func (x *StopSandboxesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopSandboxesResponse.ProtoReflect.Descriptor instead.
 func (*StopSandboxesResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{21}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StopSandboxesResponse) GetStoppedIds() []string {
@@ -1840,7 +1914,7 @@ type PauseSandboxRequest struct {
 
 func (x *PauseSandboxRequest) Reset() {
 	*x = PauseSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[22]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +1926,7 @@ func (x *PauseSandboxRequest) String() string {
 func (*PauseSandboxRequest) ProtoMessage() {}
 
 func (x *PauseSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[22]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +1939,7 @@ func (x *PauseSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseSandboxRequest.ProtoReflect.Descriptor instead.
 func (*PauseSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{22}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PauseSandboxRequest) GetSandboxId() string {
@@ -1884,7 +1958,7 @@ type PauseSandboxResponse struct {
 
 func (x *PauseSandboxResponse) Reset() {
 	*x = PauseSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[23]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1896,7 +1970,7 @@ func (x *PauseSandboxResponse) String() string {
 func (*PauseSandboxResponse) ProtoMessage() {}
 
 func (x *PauseSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[23]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1909,7 +1983,7 @@ func (x *PauseSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseSandboxResponse.ProtoReflect.Descriptor instead.
 func (*PauseSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{23}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PauseSandboxResponse) GetSandbox() *Sandbox {
@@ -1928,7 +2002,7 @@ type ResumeSandboxRequest struct {
 
 func (x *ResumeSandboxRequest) Reset() {
 	*x = ResumeSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[24]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2014,7 @@ func (x *ResumeSandboxRequest) String() string {
 func (*ResumeSandboxRequest) ProtoMessage() {}
 
 func (x *ResumeSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[24]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2027,7 @@ func (x *ResumeSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeSandboxRequest.ProtoReflect.Descriptor instead.
 func (*ResumeSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{24}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ResumeSandboxRequest) GetSandboxId() string {
@@ -1972,7 +2046,7 @@ type ResumeSandboxResponse struct {
 
 func (x *ResumeSandboxResponse) Reset() {
 	*x = ResumeSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[25]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2058,7 @@ func (x *ResumeSandboxResponse) String() string {
 func (*ResumeSandboxResponse) ProtoMessage() {}
 
 func (x *ResumeSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[25]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2071,7 @@ func (x *ResumeSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeSandboxResponse.ProtoReflect.Descriptor instead.
 func (*ResumeSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{25}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ResumeSandboxResponse) GetSandbox() *Sandbox {
@@ -2018,7 +2092,7 @@ type ExtendSandboxRequest struct {
 
 func (x *ExtendSandboxRequest) Reset() {
 	*x = ExtendSandboxRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[26]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2104,7 @@ func (x *ExtendSandboxRequest) String() string {
 func (*ExtendSandboxRequest) ProtoMessage() {}
 
 func (x *ExtendSandboxRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[26]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2117,7 @@ func (x *ExtendSandboxRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendSandboxRequest.ProtoReflect.Descriptor instead.
 func (*ExtendSandboxRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{26}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ExtendSandboxRequest) GetSandboxId() string {
@@ -2076,7 +2150,7 @@ type ExtendSandboxResponse struct {
 
 func (x *ExtendSandboxResponse) Reset() {
 	*x = ExtendSandboxResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[27]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2088,7 +2162,7 @@ func (x *ExtendSandboxResponse) String() string {
 func (*ExtendSandboxResponse) ProtoMessage() {}
 
 func (x *ExtendSandboxResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[27]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2101,7 +2175,7 @@ func (x *ExtendSandboxResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExtendSandboxResponse.ProtoReflect.Descriptor instead.
 func (*ExtendSandboxResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{27}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ExtendSandboxResponse) GetSandbox() *Sandbox {
@@ -2127,7 +2201,7 @@ type SetNetworkRequest struct {
 
 func (x *SetNetworkRequest) Reset() {
 	*x = SetNetworkRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[28]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2139,7 +2213,7 @@ func (x *SetNetworkRequest) String() string {
 func (*SetNetworkRequest) ProtoMessage() {}
 
 func (x *SetNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[28]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2152,7 +2226,7 @@ func (x *SetNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetNetworkRequest.ProtoReflect.Descriptor instead.
 func (*SetNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{28}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetNetworkRequest) GetSandboxId() string {
@@ -2201,7 +2275,7 @@ type SetNetworkResponse struct {
 
 func (x *SetNetworkResponse) Reset() {
 	*x = SetNetworkResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[29]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2213,7 +2287,7 @@ func (x *SetNetworkResponse) String() string {
 func (*SetNetworkResponse) ProtoMessage() {}
 
 func (x *SetNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[29]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2226,7 +2300,7 @@ func (x *SetNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetNetworkResponse.ProtoReflect.Descriptor instead.
 func (*SetNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{29}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SetNetworkResponse) GetNetwork() *Network {
@@ -2258,7 +2332,7 @@ type ExplainNetworkRequest struct {
 
 func (x *ExplainNetworkRequest) Reset() {
 	*x = ExplainNetworkRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[30]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2270,7 +2344,7 @@ func (x *ExplainNetworkRequest) String() string {
 func (*ExplainNetworkRequest) ProtoMessage() {}
 
 func (x *ExplainNetworkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[30]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2283,7 +2357,7 @@ func (x *ExplainNetworkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainNetworkRequest.ProtoReflect.Descriptor instead.
 func (*ExplainNetworkRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{30}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ExplainNetworkRequest) GetSandboxId() string {
@@ -2328,7 +2402,7 @@ type ExplainNetworkResponse struct {
 
 func (x *ExplainNetworkResponse) Reset() {
 	*x = ExplainNetworkResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[31]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2340,7 +2414,7 @@ func (x *ExplainNetworkResponse) String() string {
 func (*ExplainNetworkResponse) ProtoMessage() {}
 
 func (x *ExplainNetworkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[31]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2353,7 +2427,7 @@ func (x *ExplainNetworkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainNetworkResponse.ProtoReflect.Descriptor instead.
 func (*ExplainNetworkResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{31}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExplainNetworkResponse) GetAllowed() bool {
@@ -2402,7 +2476,7 @@ type SandboxStats struct {
 
 func (x *SandboxStats) Reset() {
 	*x = SandboxStats{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[32]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +2488,7 @@ func (x *SandboxStats) String() string {
 func (*SandboxStats) ProtoMessage() {}
 
 func (x *SandboxStats) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[32]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2427,7 +2501,7 @@ func (x *SandboxStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxStats.ProtoReflect.Descriptor instead.
 func (*SandboxStats) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{32}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SandboxStats) GetAt() *timestamppb.Timestamp {
@@ -2509,7 +2583,7 @@ type GetSandboxStatsRequest struct {
 
 func (x *GetSandboxStatsRequest) Reset() {
 	*x = GetSandboxStatsRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[33]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2521,7 +2595,7 @@ func (x *GetSandboxStatsRequest) String() string {
 func (*GetSandboxStatsRequest) ProtoMessage() {}
 
 func (x *GetSandboxStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[33]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2534,7 +2608,7 @@ func (x *GetSandboxStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetSandboxStatsRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{33}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *GetSandboxStatsRequest) GetSandboxId() string {
@@ -2553,7 +2627,7 @@ type GetSandboxStatsResponse struct {
 
 func (x *GetSandboxStatsResponse) Reset() {
 	*x = GetSandboxStatsResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[34]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2565,7 +2639,7 @@ func (x *GetSandboxStatsResponse) String() string {
 func (*GetSandboxStatsResponse) ProtoMessage() {}
 
 func (x *GetSandboxStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[34]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2578,7 +2652,7 @@ func (x *GetSandboxStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetSandboxStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetSandboxStatsResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{34}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *GetSandboxStatsResponse) GetStats() *SandboxStats {
@@ -2605,7 +2679,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[35]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2617,7 +2691,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[35]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2630,7 +2704,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{35}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Event) GetSandboxId() string {
@@ -2689,7 +2763,7 @@ type StreamEventsRequest struct {
 
 func (x *StreamEventsRequest) Reset() {
 	*x = StreamEventsRequest{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[36]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +2775,7 @@ func (x *StreamEventsRequest) String() string {
 func (*StreamEventsRequest) ProtoMessage() {}
 
 func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[36]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +2788,7 @@ func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsRequest.ProtoReflect.Descriptor instead.
 func (*StreamEventsRequest) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{36}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StreamEventsRequest) GetSandboxId() string {
@@ -2754,7 +2828,7 @@ type StreamEventsResponse struct {
 
 func (x *StreamEventsResponse) Reset() {
 	*x = StreamEventsResponse{}
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[37]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2766,7 +2840,7 @@ func (x *StreamEventsResponse) String() string {
 func (*StreamEventsResponse) ProtoMessage() {}
 
 func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_dsec_v1_sandbox_proto_msgTypes[37]
+	mi := &file_dsec_v1_sandbox_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2779,7 +2853,7 @@ func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsResponse.ProtoReflect.Descriptor instead.
 func (*StreamEventsResponse) Descriptor() ([]byte, []int) {
-	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{37}
+	return file_dsec_v1_sandbox_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StreamEventsResponse) GetEvent() *Event {
@@ -2829,7 +2903,7 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\x06limits\x18\x02 \x01(\v2\x16.dsec.v1.NetworkLimitsR\x06limits\"V\n" +
 	"\fNetworkLayer\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12.\n" +
-	"\x06policy\x18\x02 \x01(\v2\x16.dsec.v1.NetworkPolicyR\x06policy\"\xa0\t\n" +
+	"\x06policy\x18\x02 \x01(\v2\x16.dsec.v1.NetworkPolicyR\x06policy\"\xd3\t\n" +
 	"\vSandboxSpec\x12*\n" +
 	"\abackend\x18\x01 \x01(\x0e2\x10.dsec.v1.BackendR\abackend\x126\n" +
 	"\venvironment\x18\x02 \x01(\v2\x14.dsec.v1.EnvironmentR\venvironment\x12'\n" +
@@ -2853,7 +2927,9 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
 	"on_timeout\x18\x12 \x01(\x0e2\x12.dsec.v1.OnTimeoutR\tonTimeout\x12*\n" +
 	"\x0epaused_seconds\x18\x13 \x01(\x01H\x03R\rpausedSeconds\x88\x01\x01\x12#\n" +
-	"\rmanual_resume\x18\x14 \x01(\bR\fmanualResume\x1a6\n" +
+	"\rmanual_resume\x18\x14 \x01(\bR\fmanualResume\x121\n" +
+	"\n" +
+	"cloud_init\x18\x15 \x01(\v2\x12.dsec.v1.CloudInitR\tcloudInit\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a:\n" +
@@ -2866,7 +2942,11 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\f_ttl_secondsB\x17\n" +
 	"\x15_idle_timeout_secondsB\x19\n" +
 	"\x17_create_timeout_secondsB\x11\n" +
-	"\x0f_paused_seconds\"\xb8\x02\n" +
+	"\x0f_paused_seconds\"l\n" +
+	"\tCloudInit\x12\x1b\n" +
+	"\tuser_data\x18\x01 \x01(\fR\buserData\x12\x1b\n" +
+	"\tmeta_data\x18\x02 \x01(\fR\bmetaData\x12%\n" +
+	"\x0enetwork_config\x18\x03 \x01(\fR\rnetworkConfig\"\xb8\x02\n" +
 	"\aNetwork\x12*\n" +
 	"\x05rules\x18\x01 \x03(\v2\x14.dsec.v1.NetworkRuleR\x05rules\x12)\n" +
 	"\x10generation_asked\x18\x02 \x01(\x03R\x0fgenerationAsked\x12-\n" +
@@ -3077,7 +3157,7 @@ func file_dsec_v1_sandbox_proto_rawDescGZIP() []byte {
 }
 
 var file_dsec_v1_sandbox_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_dsec_v1_sandbox_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_dsec_v1_sandbox_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_dsec_v1_sandbox_proto_goTypes = []any{
 	(Backend)(0),                    // 0: dsec.v1.Backend
 	(SandboxState)(0),               // 1: dsec.v1.SandboxState
@@ -3091,44 +3171,45 @@ var file_dsec_v1_sandbox_proto_goTypes = []any{
 	(*NetworkPolicy)(nil),           // 9: dsec.v1.NetworkPolicy
 	(*NetworkLayer)(nil),            // 10: dsec.v1.NetworkLayer
 	(*SandboxSpec)(nil),             // 11: dsec.v1.SandboxSpec
-	(*Network)(nil),                 // 12: dsec.v1.Network
-	(*Sandbox)(nil),                 // 13: dsec.v1.Sandbox
-	(*CreateSandboxRequest)(nil),    // 14: dsec.v1.CreateSandboxRequest
-	(*CreateResult)(nil),            // 15: dsec.v1.CreateResult
-	(*Error)(nil),                   // 16: dsec.v1.Error
-	(*CreateSandboxResponse)(nil),   // 17: dsec.v1.CreateSandboxResponse
-	(*GetSandboxRequest)(nil),       // 18: dsec.v1.GetSandboxRequest
-	(*GetSandboxResponse)(nil),      // 19: dsec.v1.GetSandboxResponse
-	(*ListSandboxesRequest)(nil),    // 20: dsec.v1.ListSandboxesRequest
-	(*ListSandboxesResponse)(nil),   // 21: dsec.v1.ListSandboxesResponse
-	(*StopSandboxRequest)(nil),      // 22: dsec.v1.StopSandboxRequest
-	(*StopSandboxResponse)(nil),     // 23: dsec.v1.StopSandboxResponse
-	(*StopSandboxesRequest)(nil),    // 24: dsec.v1.StopSandboxesRequest
-	(*StopSandboxesResponse)(nil),   // 25: dsec.v1.StopSandboxesResponse
-	(*PauseSandboxRequest)(nil),     // 26: dsec.v1.PauseSandboxRequest
-	(*PauseSandboxResponse)(nil),    // 27: dsec.v1.PauseSandboxResponse
-	(*ResumeSandboxRequest)(nil),    // 28: dsec.v1.ResumeSandboxRequest
-	(*ResumeSandboxResponse)(nil),   // 29: dsec.v1.ResumeSandboxResponse
-	(*ExtendSandboxRequest)(nil),    // 30: dsec.v1.ExtendSandboxRequest
-	(*ExtendSandboxResponse)(nil),   // 31: dsec.v1.ExtendSandboxResponse
-	(*SetNetworkRequest)(nil),       // 32: dsec.v1.SetNetworkRequest
-	(*SetNetworkResponse)(nil),      // 33: dsec.v1.SetNetworkResponse
-	(*ExplainNetworkRequest)(nil),   // 34: dsec.v1.ExplainNetworkRequest
-	(*ExplainNetworkResponse)(nil),  // 35: dsec.v1.ExplainNetworkResponse
-	(*SandboxStats)(nil),            // 36: dsec.v1.SandboxStats
-	(*GetSandboxStatsRequest)(nil),  // 37: dsec.v1.GetSandboxStatsRequest
-	(*GetSandboxStatsResponse)(nil), // 38: dsec.v1.GetSandboxStatsResponse
-	(*Event)(nil),                   // 39: dsec.v1.Event
-	(*StreamEventsRequest)(nil),     // 40: dsec.v1.StreamEventsRequest
-	(*StreamEventsResponse)(nil),    // 41: dsec.v1.StreamEventsResponse
-	nil,                             // 42: dsec.v1.SandboxSpec.EnvEntry
-	nil,                             // 43: dsec.v1.SandboxSpec.SecretsEntry
-	nil,                             // 44: dsec.v1.SandboxSpec.LabelsEntry
-	nil,                             // 45: dsec.v1.ListSandboxesRequest.LabelsEntry
-	nil,                             // 46: dsec.v1.StopSandboxesRequest.LabelsEntry
-	nil,                             // 47: dsec.v1.Event.AttributesEntry
-	nil,                             // 48: dsec.v1.StreamEventsRequest.LabelsEntry
-	(*timestamppb.Timestamp)(nil),   // 49: google.protobuf.Timestamp
+	(*CloudInit)(nil),               // 12: dsec.v1.CloudInit
+	(*Network)(nil),                 // 13: dsec.v1.Network
+	(*Sandbox)(nil),                 // 14: dsec.v1.Sandbox
+	(*CreateSandboxRequest)(nil),    // 15: dsec.v1.CreateSandboxRequest
+	(*CreateResult)(nil),            // 16: dsec.v1.CreateResult
+	(*Error)(nil),                   // 17: dsec.v1.Error
+	(*CreateSandboxResponse)(nil),   // 18: dsec.v1.CreateSandboxResponse
+	(*GetSandboxRequest)(nil),       // 19: dsec.v1.GetSandboxRequest
+	(*GetSandboxResponse)(nil),      // 20: dsec.v1.GetSandboxResponse
+	(*ListSandboxesRequest)(nil),    // 21: dsec.v1.ListSandboxesRequest
+	(*ListSandboxesResponse)(nil),   // 22: dsec.v1.ListSandboxesResponse
+	(*StopSandboxRequest)(nil),      // 23: dsec.v1.StopSandboxRequest
+	(*StopSandboxResponse)(nil),     // 24: dsec.v1.StopSandboxResponse
+	(*StopSandboxesRequest)(nil),    // 25: dsec.v1.StopSandboxesRequest
+	(*StopSandboxesResponse)(nil),   // 26: dsec.v1.StopSandboxesResponse
+	(*PauseSandboxRequest)(nil),     // 27: dsec.v1.PauseSandboxRequest
+	(*PauseSandboxResponse)(nil),    // 28: dsec.v1.PauseSandboxResponse
+	(*ResumeSandboxRequest)(nil),    // 29: dsec.v1.ResumeSandboxRequest
+	(*ResumeSandboxResponse)(nil),   // 30: dsec.v1.ResumeSandboxResponse
+	(*ExtendSandboxRequest)(nil),    // 31: dsec.v1.ExtendSandboxRequest
+	(*ExtendSandboxResponse)(nil),   // 32: dsec.v1.ExtendSandboxResponse
+	(*SetNetworkRequest)(nil),       // 33: dsec.v1.SetNetworkRequest
+	(*SetNetworkResponse)(nil),      // 34: dsec.v1.SetNetworkResponse
+	(*ExplainNetworkRequest)(nil),   // 35: dsec.v1.ExplainNetworkRequest
+	(*ExplainNetworkResponse)(nil),  // 36: dsec.v1.ExplainNetworkResponse
+	(*SandboxStats)(nil),            // 37: dsec.v1.SandboxStats
+	(*GetSandboxStatsRequest)(nil),  // 38: dsec.v1.GetSandboxStatsRequest
+	(*GetSandboxStatsResponse)(nil), // 39: dsec.v1.GetSandboxStatsResponse
+	(*Event)(nil),                   // 40: dsec.v1.Event
+	(*StreamEventsRequest)(nil),     // 41: dsec.v1.StreamEventsRequest
+	(*StreamEventsResponse)(nil),    // 42: dsec.v1.StreamEventsResponse
+	nil,                             // 43: dsec.v1.SandboxSpec.EnvEntry
+	nil,                             // 44: dsec.v1.SandboxSpec.SecretsEntry
+	nil,                             // 45: dsec.v1.SandboxSpec.LabelsEntry
+	nil,                             // 46: dsec.v1.ListSandboxesRequest.LabelsEntry
+	nil,                             // 47: dsec.v1.StopSandboxesRequest.LabelsEntry
+	nil,                             // 48: dsec.v1.Event.AttributesEntry
+	nil,                             // 49: dsec.v1.StreamEventsRequest.LabelsEntry
+	(*timestamppb.Timestamp)(nil),   // 50: google.protobuf.Timestamp
 }
 var file_dsec_v1_sandbox_proto_depIdxs = []int32{
 	2,  // 0: dsec.v1.Failure.blame:type_name -> dsec.v1.Blame
@@ -3138,76 +3219,77 @@ var file_dsec_v1_sandbox_proto_depIdxs = []int32{
 	0,  // 4: dsec.v1.SandboxSpec.backend:type_name -> dsec.v1.Backend
 	6,  // 5: dsec.v1.SandboxSpec.environment:type_name -> dsec.v1.Environment
 	5,  // 6: dsec.v1.SandboxSpec.limits:type_name -> dsec.v1.Limits
-	42, // 7: dsec.v1.SandboxSpec.env:type_name -> dsec.v1.SandboxSpec.EnvEntry
-	43, // 8: dsec.v1.SandboxSpec.secrets:type_name -> dsec.v1.SandboxSpec.SecretsEntry
-	44, // 9: dsec.v1.SandboxSpec.labels:type_name -> dsec.v1.SandboxSpec.LabelsEntry
+	43, // 7: dsec.v1.SandboxSpec.env:type_name -> dsec.v1.SandboxSpec.EnvEntry
+	44, // 8: dsec.v1.SandboxSpec.secrets:type_name -> dsec.v1.SandboxSpec.SecretsEntry
+	45, // 9: dsec.v1.SandboxSpec.labels:type_name -> dsec.v1.SandboxSpec.LabelsEntry
 	7,  // 10: dsec.v1.SandboxSpec.network_rules:type_name -> dsec.v1.NetworkRule
 	8,  // 11: dsec.v1.SandboxSpec.network_limits:type_name -> dsec.v1.NetworkLimits
 	3,  // 12: dsec.v1.SandboxSpec.on_timeout:type_name -> dsec.v1.OnTimeout
-	7,  // 13: dsec.v1.Network.rules:type_name -> dsec.v1.NetworkRule
-	8,  // 14: dsec.v1.Network.limits:type_name -> dsec.v1.NetworkLimits
-	10, // 15: dsec.v1.Network.above:type_name -> dsec.v1.NetworkLayer
-	1,  // 16: dsec.v1.Sandbox.state:type_name -> dsec.v1.SandboxState
-	11, // 17: dsec.v1.Sandbox.spec:type_name -> dsec.v1.SandboxSpec
-	49, // 18: dsec.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
-	49, // 19: dsec.v1.Sandbox.ready_at:type_name -> google.protobuf.Timestamp
-	49, // 20: dsec.v1.Sandbox.ended_at:type_name -> google.protobuf.Timestamp
-	49, // 21: dsec.v1.Sandbox.expires_at:type_name -> google.protobuf.Timestamp
-	4,  // 22: dsec.v1.Sandbox.end:type_name -> dsec.v1.Failure
-	12, // 23: dsec.v1.Sandbox.network:type_name -> dsec.v1.Network
-	49, // 24: dsec.v1.Sandbox.paused_until:type_name -> google.protobuf.Timestamp
-	11, // 25: dsec.v1.CreateSandboxRequest.spec:type_name -> dsec.v1.SandboxSpec
-	13, // 26: dsec.v1.CreateResult.sandbox:type_name -> dsec.v1.Sandbox
-	16, // 27: dsec.v1.CreateResult.error:type_name -> dsec.v1.Error
-	4,  // 28: dsec.v1.Error.failure:type_name -> dsec.v1.Failure
-	15, // 29: dsec.v1.CreateSandboxResponse.results:type_name -> dsec.v1.CreateResult
-	13, // 30: dsec.v1.GetSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	45, // 31: dsec.v1.ListSandboxesRequest.labels:type_name -> dsec.v1.ListSandboxesRequest.LabelsEntry
-	1,  // 32: dsec.v1.ListSandboxesRequest.states:type_name -> dsec.v1.SandboxState
-	13, // 33: dsec.v1.ListSandboxesResponse.sandboxes:type_name -> dsec.v1.Sandbox
-	13, // 34: dsec.v1.StopSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	46, // 35: dsec.v1.StopSandboxesRequest.labels:type_name -> dsec.v1.StopSandboxesRequest.LabelsEntry
-	13, // 36: dsec.v1.PauseSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	13, // 37: dsec.v1.ResumeSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	13, // 38: dsec.v1.ExtendSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
-	7,  // 39: dsec.v1.SetNetworkRequest.rules:type_name -> dsec.v1.NetworkRule
-	8,  // 40: dsec.v1.SetNetworkRequest.limits:type_name -> dsec.v1.NetworkLimits
-	12, // 41: dsec.v1.SetNetworkResponse.network:type_name -> dsec.v1.Network
-	49, // 42: dsec.v1.SandboxStats.at:type_name -> google.protobuf.Timestamp
-	36, // 43: dsec.v1.GetSandboxStatsResponse.stats:type_name -> dsec.v1.SandboxStats
-	49, // 44: dsec.v1.Event.at:type_name -> google.protobuf.Timestamp
-	47, // 45: dsec.v1.Event.attributes:type_name -> dsec.v1.Event.AttributesEntry
-	48, // 46: dsec.v1.StreamEventsRequest.labels:type_name -> dsec.v1.StreamEventsRequest.LabelsEntry
-	39, // 47: dsec.v1.StreamEventsResponse.event:type_name -> dsec.v1.Event
-	14, // 48: dsec.v1.SandboxService.CreateSandbox:input_type -> dsec.v1.CreateSandboxRequest
-	18, // 49: dsec.v1.SandboxService.GetSandbox:input_type -> dsec.v1.GetSandboxRequest
-	20, // 50: dsec.v1.SandboxService.ListSandboxes:input_type -> dsec.v1.ListSandboxesRequest
-	22, // 51: dsec.v1.SandboxService.StopSandbox:input_type -> dsec.v1.StopSandboxRequest
-	24, // 52: dsec.v1.SandboxService.StopSandboxes:input_type -> dsec.v1.StopSandboxesRequest
-	26, // 53: dsec.v1.SandboxService.PauseSandbox:input_type -> dsec.v1.PauseSandboxRequest
-	28, // 54: dsec.v1.SandboxService.ResumeSandbox:input_type -> dsec.v1.ResumeSandboxRequest
-	30, // 55: dsec.v1.SandboxService.ExtendSandbox:input_type -> dsec.v1.ExtendSandboxRequest
-	37, // 56: dsec.v1.SandboxService.GetSandboxStats:input_type -> dsec.v1.GetSandboxStatsRequest
-	32, // 57: dsec.v1.SandboxService.SetNetwork:input_type -> dsec.v1.SetNetworkRequest
-	34, // 58: dsec.v1.SandboxService.ExplainNetwork:input_type -> dsec.v1.ExplainNetworkRequest
-	40, // 59: dsec.v1.SandboxService.StreamEvents:input_type -> dsec.v1.StreamEventsRequest
-	17, // 60: dsec.v1.SandboxService.CreateSandbox:output_type -> dsec.v1.CreateSandboxResponse
-	19, // 61: dsec.v1.SandboxService.GetSandbox:output_type -> dsec.v1.GetSandboxResponse
-	21, // 62: dsec.v1.SandboxService.ListSandboxes:output_type -> dsec.v1.ListSandboxesResponse
-	23, // 63: dsec.v1.SandboxService.StopSandbox:output_type -> dsec.v1.StopSandboxResponse
-	25, // 64: dsec.v1.SandboxService.StopSandboxes:output_type -> dsec.v1.StopSandboxesResponse
-	27, // 65: dsec.v1.SandboxService.PauseSandbox:output_type -> dsec.v1.PauseSandboxResponse
-	29, // 66: dsec.v1.SandboxService.ResumeSandbox:output_type -> dsec.v1.ResumeSandboxResponse
-	31, // 67: dsec.v1.SandboxService.ExtendSandbox:output_type -> dsec.v1.ExtendSandboxResponse
-	38, // 68: dsec.v1.SandboxService.GetSandboxStats:output_type -> dsec.v1.GetSandboxStatsResponse
-	33, // 69: dsec.v1.SandboxService.SetNetwork:output_type -> dsec.v1.SetNetworkResponse
-	35, // 70: dsec.v1.SandboxService.ExplainNetwork:output_type -> dsec.v1.ExplainNetworkResponse
-	41, // 71: dsec.v1.SandboxService.StreamEvents:output_type -> dsec.v1.StreamEventsResponse
-	60, // [60:72] is the sub-list for method output_type
-	48, // [48:60] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	12, // 13: dsec.v1.SandboxSpec.cloud_init:type_name -> dsec.v1.CloudInit
+	7,  // 14: dsec.v1.Network.rules:type_name -> dsec.v1.NetworkRule
+	8,  // 15: dsec.v1.Network.limits:type_name -> dsec.v1.NetworkLimits
+	10, // 16: dsec.v1.Network.above:type_name -> dsec.v1.NetworkLayer
+	1,  // 17: dsec.v1.Sandbox.state:type_name -> dsec.v1.SandboxState
+	11, // 18: dsec.v1.Sandbox.spec:type_name -> dsec.v1.SandboxSpec
+	50, // 19: dsec.v1.Sandbox.created_at:type_name -> google.protobuf.Timestamp
+	50, // 20: dsec.v1.Sandbox.ready_at:type_name -> google.protobuf.Timestamp
+	50, // 21: dsec.v1.Sandbox.ended_at:type_name -> google.protobuf.Timestamp
+	50, // 22: dsec.v1.Sandbox.expires_at:type_name -> google.protobuf.Timestamp
+	4,  // 23: dsec.v1.Sandbox.end:type_name -> dsec.v1.Failure
+	13, // 24: dsec.v1.Sandbox.network:type_name -> dsec.v1.Network
+	50, // 25: dsec.v1.Sandbox.paused_until:type_name -> google.protobuf.Timestamp
+	11, // 26: dsec.v1.CreateSandboxRequest.spec:type_name -> dsec.v1.SandboxSpec
+	14, // 27: dsec.v1.CreateResult.sandbox:type_name -> dsec.v1.Sandbox
+	17, // 28: dsec.v1.CreateResult.error:type_name -> dsec.v1.Error
+	4,  // 29: dsec.v1.Error.failure:type_name -> dsec.v1.Failure
+	16, // 30: dsec.v1.CreateSandboxResponse.results:type_name -> dsec.v1.CreateResult
+	14, // 31: dsec.v1.GetSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	46, // 32: dsec.v1.ListSandboxesRequest.labels:type_name -> dsec.v1.ListSandboxesRequest.LabelsEntry
+	1,  // 33: dsec.v1.ListSandboxesRequest.states:type_name -> dsec.v1.SandboxState
+	14, // 34: dsec.v1.ListSandboxesResponse.sandboxes:type_name -> dsec.v1.Sandbox
+	14, // 35: dsec.v1.StopSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	47, // 36: dsec.v1.StopSandboxesRequest.labels:type_name -> dsec.v1.StopSandboxesRequest.LabelsEntry
+	14, // 37: dsec.v1.PauseSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	14, // 38: dsec.v1.ResumeSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	14, // 39: dsec.v1.ExtendSandboxResponse.sandbox:type_name -> dsec.v1.Sandbox
+	7,  // 40: dsec.v1.SetNetworkRequest.rules:type_name -> dsec.v1.NetworkRule
+	8,  // 41: dsec.v1.SetNetworkRequest.limits:type_name -> dsec.v1.NetworkLimits
+	13, // 42: dsec.v1.SetNetworkResponse.network:type_name -> dsec.v1.Network
+	50, // 43: dsec.v1.SandboxStats.at:type_name -> google.protobuf.Timestamp
+	37, // 44: dsec.v1.GetSandboxStatsResponse.stats:type_name -> dsec.v1.SandboxStats
+	50, // 45: dsec.v1.Event.at:type_name -> google.protobuf.Timestamp
+	48, // 46: dsec.v1.Event.attributes:type_name -> dsec.v1.Event.AttributesEntry
+	49, // 47: dsec.v1.StreamEventsRequest.labels:type_name -> dsec.v1.StreamEventsRequest.LabelsEntry
+	40, // 48: dsec.v1.StreamEventsResponse.event:type_name -> dsec.v1.Event
+	15, // 49: dsec.v1.SandboxService.CreateSandbox:input_type -> dsec.v1.CreateSandboxRequest
+	19, // 50: dsec.v1.SandboxService.GetSandbox:input_type -> dsec.v1.GetSandboxRequest
+	21, // 51: dsec.v1.SandboxService.ListSandboxes:input_type -> dsec.v1.ListSandboxesRequest
+	23, // 52: dsec.v1.SandboxService.StopSandbox:input_type -> dsec.v1.StopSandboxRequest
+	25, // 53: dsec.v1.SandboxService.StopSandboxes:input_type -> dsec.v1.StopSandboxesRequest
+	27, // 54: dsec.v1.SandboxService.PauseSandbox:input_type -> dsec.v1.PauseSandboxRequest
+	29, // 55: dsec.v1.SandboxService.ResumeSandbox:input_type -> dsec.v1.ResumeSandboxRequest
+	31, // 56: dsec.v1.SandboxService.ExtendSandbox:input_type -> dsec.v1.ExtendSandboxRequest
+	38, // 57: dsec.v1.SandboxService.GetSandboxStats:input_type -> dsec.v1.GetSandboxStatsRequest
+	33, // 58: dsec.v1.SandboxService.SetNetwork:input_type -> dsec.v1.SetNetworkRequest
+	35, // 59: dsec.v1.SandboxService.ExplainNetwork:input_type -> dsec.v1.ExplainNetworkRequest
+	41, // 60: dsec.v1.SandboxService.StreamEvents:input_type -> dsec.v1.StreamEventsRequest
+	18, // 61: dsec.v1.SandboxService.CreateSandbox:output_type -> dsec.v1.CreateSandboxResponse
+	20, // 62: dsec.v1.SandboxService.GetSandbox:output_type -> dsec.v1.GetSandboxResponse
+	22, // 63: dsec.v1.SandboxService.ListSandboxes:output_type -> dsec.v1.ListSandboxesResponse
+	24, // 64: dsec.v1.SandboxService.StopSandbox:output_type -> dsec.v1.StopSandboxResponse
+	26, // 65: dsec.v1.SandboxService.StopSandboxes:output_type -> dsec.v1.StopSandboxesResponse
+	28, // 66: dsec.v1.SandboxService.PauseSandbox:output_type -> dsec.v1.PauseSandboxResponse
+	30, // 67: dsec.v1.SandboxService.ResumeSandbox:output_type -> dsec.v1.ResumeSandboxResponse
+	32, // 68: dsec.v1.SandboxService.ExtendSandbox:output_type -> dsec.v1.ExtendSandboxResponse
+	39, // 69: dsec.v1.SandboxService.GetSandboxStats:output_type -> dsec.v1.GetSandboxStatsResponse
+	34, // 70: dsec.v1.SandboxService.SetNetwork:output_type -> dsec.v1.SetNetworkResponse
+	36, // 71: dsec.v1.SandboxService.ExplainNetwork:output_type -> dsec.v1.ExplainNetworkResponse
+	42, // 72: dsec.v1.SandboxService.StreamEvents:output_type -> dsec.v1.StreamEventsResponse
+	61, // [61:73] is the sub-list for method output_type
+	49, // [49:61] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_sandbox_proto_init() }
@@ -3216,14 +3298,14 @@ func file_dsec_v1_sandbox_proto_init() {
 		return
 	}
 	file_dsec_v1_sandbox_proto_msgTypes[7].OneofWrappers = []any{}
-	file_dsec_v1_sandbox_proto_msgTypes[26].OneofWrappers = []any{}
+	file_dsec_v1_sandbox_proto_msgTypes[27].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_sandbox_proto_rawDesc), len(file_dsec_v1_sandbox_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

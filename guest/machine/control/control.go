@@ -93,12 +93,14 @@ type Reply struct {
 const (
 	EventReady  = "ready"  // the machine has booted
 	EventClosed = "closed" // dsec-init has closed the connection that began with Token
+	EventEnded  = "ended"  // dsec-init has ended, in a whole system, which goes on
 )
 
 // Kinds of errors.
 const (
 	KindInvalid  = "invalid"  // the environment's doing
 	KindNotFound = "notfound" // no such group
+	KindPrepared = "prepared" // it has been prepared before
 )
 
 // Group is what a machine knows of a command's control group.
