@@ -98,6 +98,12 @@ func (d *Driver) start(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, i
 			return nil, err
 		}
 	}
+	if spec.CloudInit != nil {
+		m.seed = true
+		if err := d.makeSeed(id, spec.CloudInit, spec.Hostname); err != nil {
+			return nil, err
+		}
+	}
 	groups, err := d.groups(id)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@
 //
 //	record.json  who it is; written before anything else is made
 //	disk.qcow2   what it has written
+//	seed.iso     what cloud-init finds in it, where that was asked for
 //	vars.fd      the variables of its firmware, where that is UEFI
 //	qmp, vnc     QEMU's monitor and screen: sockets that QEMU listens on
 //	control, channel  ports of an agent inside, likewise

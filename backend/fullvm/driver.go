@@ -130,7 +130,7 @@ func (d *Driver) Name() sandbox.BackendName { return sandbox.BackendFullVM }
 
 // Capabilities of machines; terminals, ports and control groups are those of an agent inside.
 func (d *Driver) Capabilities() sandbox.Capabilities {
-	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Screen: true, NoAgent: true, Real: true}
+	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Screen: true, CloudInit: true, NoAgent: true, Real: true}
 }
 
 // Warm is 0: every machine boots.

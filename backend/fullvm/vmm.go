@@ -21,6 +21,7 @@ const (
 	screenName  = "vnc"
 	diskName    = "disk.qcow2"
 	varsName    = "vars.fd"
+	seedName    = "seed.iso"
 	pictureName = "picture.png"
 	textName    = "text"
 	logName     = "log"
@@ -38,6 +39,7 @@ type hardware struct {
 	memory   int64 // bytes
 	firmware disk.Firmware
 	ovmf     string // directory
+	seed     bool   // there is a seed disk
 }
 
 // args are QEMU's arguments. The machine does not run before it is told to.
@@ -80,13 +82,20 @@ func (m *hardware) args() []string {
 		"-device", "virtserialport,chardev=" + channelName + ",name=" + control.Channel,
 	}
 	a = append(a, flash...)
-	return append(a,
+	if m.seed {
+		a = append(a, "-blockdev", blockdev(map[string]any{"driver": "raw", "node-name": "seed", "read-only": true, "file": file(seedName, true)}))
+	}
+	a = append(a,
 		"-add-fd", "set=1,fd="+strconv.Itoa(imageFD),
 		"-blockdev", blockdev(map[string]any{"driver": "raw", "node-name": "image", "read-only": true, "file": file("/dev/fdset/1", true)}),
 		// The format is said, never guessed; and so is what it lies on.
 		"-blockdev", blockdev(map[string]any{"driver": "qcow2", "node-name": "disk", "backing": "image", "discard": "unmap", "file": own}),
 		"-device", "virtio-blk-pci,drive=disk,serial=disk,bootindex=1",
 	)
+	if m.seed { // the last of the disks, so that the first is named as without it
+		a = append(a, "-device", "virtio-blk-pci,drive=seed,serial="+seedLabel)
+	}
+	return a
 }
 
 func file(path string, readOnly bool) map[string]any {

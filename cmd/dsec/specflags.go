@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"strings"
@@ -30,6 +31,7 @@ type specFlags struct {
 	noNewPrivs                                   bool
 	netLimits                                    netLimits
 	privateNetwork, networkName                  string
+	cloudInit, cloudInitMeta, cloudInitNetwork   string
 }
 
 func (f *specFlags) register(cmd *cobra.Command) {
@@ -64,6 +66,9 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fl.StringVarP(&f.user, "user", "u", "", "default user of commands: name or id, USER:GROUP")
 	fl.StringVarP(&f.workdir, "workdir", "w", "", "default working directory")
 	fl.StringVar(&f.hostname, "hostname", "", "host name (default: the sandbox's id)")
+	fl.StringVar(&f.cloudInit, "cloud-init", "", "user data of cloud-init, a `FILE`; for --backend fullvm")
+	fl.StringVar(&f.cloudInitMeta, "cloud-init-meta", "", "more lines of its meta data, a `FILE`")
+	fl.StringVar(&f.cloudInitNetwork, "cloud-init-network", "", "its network configuration, a `FILE`")
 	fl.BoolVar(&f.noNewPrivs, "no-new-privileges", false, "setuid programs gain nothing")
 }
 
@@ -140,6 +145,9 @@ func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 		return nil, fmt.Errorf("--on-timeout %q: want stop or pause", f.onTimeout)
 	}
 	s.ManualResume = f.manualResume
+	if err := f.seed(s); err != nil {
+		return nil, err
+	}
 	var err error
 	if s.Env, err = parsePairs("--env", f.env, os.LookupEnv); err != nil {
 		return nil, err
@@ -155,4 +163,38 @@ func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// maxSeed bounds what is read of a file for cloud-init; nodes take no more.
+const maxSeed = 1 << 20
+
+// seed reads the files for cloud-init.
+func (f *specFlags) seed(s *dsecv1.SandboxSpec) error {
+	c := &dsecv1.CloudInit{}
+	any := false
+	for _, part := range []struct {
+		path string
+		to   *[]byte
+	}{{f.cloudInit, &c.UserData}, {f.cloudInitMeta, &c.MetaData}, {f.cloudInitNetwork, &c.NetworkConfig}} {
+		if part.path == "" {
+			continue
+		}
+		file, err := os.Open(part.path)
+		if err != nil {
+			return fmt.Errorf("--cloud-init: %w", err)
+		}
+		b, err := io.ReadAll(io.LimitReader(file, maxSeed+1))
+		file.Close()
+		if err != nil {
+			return fmt.Errorf("--cloud-init: %w", err)
+		}
+		if len(b) > maxSeed {
+			return fmt.Errorf("--cloud-init: %s has more than %d bytes", part.path, maxSeed)
+		}
+		*part.to, any = b, true
+	}
+	if any {
+		s.CloudInit = c
+	}
+	return nil
 }
