@@ -138,7 +138,7 @@ func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 		*d.to = &v
 	}
 	switch f.onTimeout {
-	case "stop":
+	case "", "stop": // a command without the flag has ""
 	case "pause":
 		s.OnTimeout = dsecv1.OnTimeout_ON_TIMEOUT_PAUSE
 	default:
