@@ -9,7 +9,7 @@ GO ?= go
 BUF_VERSION := 1.75.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: all build deps test-deps demo test test-all test-go test-python test-kernel vet generate bench bench-network bench-fncall bench-vm bench-environments bench-e2b clean
+.PHONY: all build deps test-deps demo test test-all test-go test-python test-kernel vet generate bench bench-network bench-fncall bench-vm bench-fullvm fullvm-agent bench-environments bench-e2b clean
 
 all: build
 
@@ -89,6 +89,16 @@ bench-vm: build
 	@hack/deps.sh test
 	$(BIN)/dsec kernel install
 	$(GO) run ./bench/vm -dsec $(BIN)/dsec -out bench/out/vm.json $(ARGS)
+
+# Figures of full VMs; with what hack/debian-vm.sh needs, of a whole system too.
+bench-fullvm: build
+	@hack/deps.sh test
+	@hack/deps.sh race
+	$(GO) run ./bench/fullvm -dsec $(BIN)/dsec -out bench/out/fullvm.json -disk "$$(hack/debian-vm.sh)" $(ARGS)
+
+# The agent of full VMs, as a package for Debian's kind of systems.
+fullvm-agent: build
+	hack/fullvm-agent.sh --deb $(BIN)/dsec-agent.deb
 
 clean:
 	rm -rf $(BIN)

@@ -88,6 +88,7 @@ func agentDisk(t *testing.T) []byte {
 func agentFactory(n *sandboxtest.Node) sandboxtest.Factory {
 	f := n.Factory
 	f.Limits = &dsecv1.Limits{MemoryBytes: 256 << 20, CpuMillis: 2000, Pids: 400, DiskBytes: 640 << 20}
+	f.MinDisk = f.Limits.DiskBytes
 	f.ImageEnv = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 	f.Config = func(c *edge.Config) { c.CreateTimeout, c.Parallel = 10*time.Minute, 2 }
 	f.KillInit = func(t testing.TB, b sandbox.Backend, id sandbox.ID) {

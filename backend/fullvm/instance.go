@@ -13,6 +13,7 @@ import (
 	"github.com/opendsec/dsec/backend/container/cgroup"
 	"github.com/opendsec/dsec/backend/microvm/qmp"
 	"github.com/opendsec/dsec/backend/qemu"
+	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -173,8 +174,12 @@ func (i *instance) Resume(ctx context.Context) error {
 	return nil
 }
 
-// Stats are as the node accounts them, the whole machine's.
-func (i *instance) Stats(context.Context) (sandbox.Stats, error) {
+// statsTimeout bounds what statistics wait for the agent.
+const statsTimeout = 2 * time.Second
+
+// Stats are as the node accounts them, the whole machine's; where an agent answers, memory, processes and memory kills are
+// those of its commands.
+func (i *instance) Stats(ctx context.Context) (sandbox.Stats, error) {
 	st, err := i.groups.Stats()
 	if err != nil {
 		return st, fmt.Errorf("statistics of %s: %w", i.id, err)
@@ -187,6 +192,18 @@ func (i *instance) Stats(context.Context) (sandbox.Stats, error) {
 		st.DiskBytes = s.Blocks * 512
 	}
 	st.DiskLimitBytes, st.MemoryLimitBytes, st.PidsLimit, st.Pids = i.limits.Disk, i.limits.Memory, 0, 0 // threads of QEMU tell nothing
+	if !closed(i.AgentUp()) {
+		return st, nil
+	}
+	st.PidsLimit = i.limits.Pids
+	if status, err := i.status(ctx); err != nil || status != "running" {
+		return st, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
+	defer cancel()
+	if r, err := i.ask(ctx, &control.Request{Op: control.OpStats}); err == nil && r.Stats != nil {
+		st.MemoryBytes, st.MemoryPeakBytes, st.Pids, st.OOMKills = r.Stats.Memory, r.Stats.MemoryPeak, r.Stats.Pids, r.Stats.OOMKills
+	}
 	return st, nil
 }
 

@@ -32,6 +32,8 @@ type Factory struct {
 	KillInit func(t testing.TB, b sandbox.Backend, id sandbox.ID)
 	// Limits of the suite's sandboxes; nil = the node's defaults.
 	Limits *dsecv1.Limits
+	// MinDisk is the least size of a sandbox's disk, bytes; 0 = any.
+	MinDisk int64
 	// Internet is there once Backend has been called, for drivers whose instances can have a network.
 	Internet func() *Internet
 	// Config is changed where a driver needs it.

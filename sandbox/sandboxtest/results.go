@@ -104,6 +104,6 @@ func (s *suite) smallDisk() *dsecv1.Limits {
 	if s.Factory.Limits != nil {
 		l = proto.Clone(s.Factory.Limits).(*dsecv1.Limits)
 	}
-	l.DiskBytes, l.MemoryBytes = 64<<20, 128<<20
+	l.DiskBytes, l.MemoryBytes = max(64<<20, s.Factory.MinDisk), 128<<20
 	return l
 }

@@ -15,7 +15,7 @@ Everything is asynchronous; ``dsec.sync`` has the same classes for programs with
 """
 
 from .archive import Unpacked
-from .args import DSecContainerRunArgs, DSecFullVMRunArgs, DSecMicroVMRunArgs, DSecRunArgs
+from .args import CloudInit, DSecContainerRunArgs, DSecFullVMRunArgs, DSecMicroVMRunArgs, DSecRunArgs
 from .builds import BuildStep
 from .calls import (
     CaseResult,
@@ -89,6 +89,7 @@ from .values import (
 
 __all__ = [
     "BuildStep",
+    "CloudInit",
     "Collected",
     "Composition",
     "Environment",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from .codec import without_defaults
+from .codec import encode_octets, without_defaults
 from .errors import InvalidArgument
 from .network import NetworkLimits, NetworkRules, rules_to_json
 
@@ -163,14 +163,45 @@ class DSecMicroVMRunArgs(DSecRunArgs):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CloudInit:
+    """What cloud-init finds in a full VM, on a disk labelled cidata (its source NoCloud); 1 MiB in all."""
+
+    user_data: str | bytes = ""
+    """A script, or a document that begins with ``#cloud-config``."""
+    meta_data: str | bytes = ""
+    """Lines of YAML, without instance-id and local-hostname: those are the sandbox's id and its ``hostname``."""
+    network_config: str | bytes = ""
+    """YAML, of version 1 or 2."""
+
+    def to_json(self) -> dict[str, Any]:
+        return without_defaults(
+            userData=_octets(self.user_data), metaData=_octets(self.meta_data), networkConfig=_octets(self.network_config)
+        )
+
+
+def _octets(data: str | bytes) -> str:
+    return encode_octets(data.encode() if isinstance(data, str) else data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DSecFullVMRunArgs(DSecRunArgs):
     """A complete machine with a screen, started from ``base``: a disk (``dsec image import FILE --disk``).
 
-    ``disk_limit_mb`` is the size of its disk, not less than the image's. Use it by ``Sandbox.screen``: it has no agent
-    inside yet, so that commands, files and ports raise Unsupported, and no network.
+    ``disk_limit_mb`` is the size of its disk, not less than the image's. Use it by ``Sandbox.screen``; by commands, files
+    and ports as any other where its system has an agent (``--agent``), else those raise Unsupported. It has no network.
     """
 
     backend: ClassVar[str] = "fullvm"
+
+    cloud_init: CloudInit | str | bytes | None = field(default=None, repr=False)
+    """What cloud-init finds inside; a text is its user data. It is shown nowhere."""
+
+    def to_json(self, create_timeout: float | None = None, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
+        o = DSecRunArgs.to_json(self, create_timeout, labels)
+        if self.cloud_init is not None:
+            seed = self.cloud_init if isinstance(self.cloud_init, CloudInit) else CloudInit(user_data=self.cloud_init)
+            o["cloudInit"] = seed.to_json()
+        return o
 
 
 def _scaled(value: float | None, unit: int, name: str) -> str | None:
