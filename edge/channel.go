@@ -206,8 +206,34 @@ func (b *box) neverRan(c *command) {
 	b.endWith(c, sandbox.NewFailure(sandbox.KindInternal, "the edge, or its channel to the sandbox, went away before the command was started; it did not run"), 126, 0)
 }
 
-// disown deals with a command that dsec-init knows and the record does not take for running.
+// inherit lets the commands that a sandbox began with go on: what they say is nobody's.
+func (b *box) inherit(ctx context.Context, conn *aether.Conn) error {
+	if b.created.FirstOrder == 0 {
+		return nil
+	}
+	if err := conn.HoldTimeouts(ctx, false); err != nil { // the original may have been paused
+		return err
+	}
+	list, err := conn.List(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		b.disown(ctx, conn, list[i].ID, &list[i])
+	}
+	return nil
+}
+
+// disown deals with a command that dsec-init knows and the record does not take for running. Those that a sandbox began
+// with go on.
 func (b *box) disown(ctx context.Context, conn *aether.Conn, id string, s *wire.CommandStatus) {
+	if order, ok := record.OrderOf(id); ok && order < b.created.FirstOrder && !s.Ended {
+		if err := conn.Resume(ctx, id, s.End); err != nil {
+			b.e.log.Warn("let go of a command that the sandbox began with", "sandbox", b.id, "command", id, "err", err)
+		}
+		conn.Ack(id, s.End)
+		return
+	}
 	if !s.Ended {
 		b.e.log.Warn("end a command that is not in the record", "sandbox", b.id, "command", id)
 		if err := conn.Signal(ctx, id, 9, true); err != nil {

@@ -71,7 +71,7 @@ func (e *Edge) createAll(ctx context.Context, req *dsecv1.CreateResolvedRequest,
 	if !slices.Contains(c.ids, "") {
 		return e.createItems(ctx, nil, req, c)
 	}
-	chain, done, err := e.fromSnapshot(req)
+	from, done, err := e.fromSnapshot(req)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +80,9 @@ func (e *Edge) createAll(ctx context.Context, req *dsecv1.CreateResolvedRequest,
 	if err != nil {
 		return nil, err
 	}
-	p.setSnapshots(chain)
+	if from != nil {
+		p.begin(from)
+	}
 	if c.busy != nil {
 		// Whoever repeats the request gets what is made from now on, even if this caller goes away.
 		return e.createItems(context.WithoutCancel(ctx), p, req, c)
@@ -220,6 +222,7 @@ func (e *Edge) begin(p *plan, req *dsecv1.CreateResolvedRequest, c *creation, it
 		IdempotencyKey: req.GetCreate().GetIdempotencyKey(), BodyHash: c.hash, Item: int32(item), Count: int32(len(c.ids)),
 		EnvBytes: p.env, Network: p.network, Project: req.Project,
 		Resolved: req.Layers, ImageEnv: req.ImageEnv, Snapshots: p.snapshots, NetworkDefaults: req.NetworkDefaults,
+		FirstOrder: p.firstOrder,
 	}
 	b.secrets = p.secretValues
 	b.entry = &record.Entry{Body: &record.Entry_Created{Created: b.created}}
@@ -231,6 +234,7 @@ func (e *Edge) begin(p *plan, req *dsecv1.CreateResolvedRequest, c *creation, it
 		_ = log.Remove()
 		return nil, err
 	}
+	log.CountFrom(p.firstOrder)
 	e.snapshots.use(p.snapshots)
 	return b, nil
 }
@@ -293,6 +297,9 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 		b.watch(inst)
 	} else {
 		conn.Serve(&receiver{b: b, conn: conn})
+		if err := b.inherit(ctx, conn); err != nil {
+			return err
+		}
 	}
 	if b.ceilingIsOld() { // it changed after this creation was checked, and before it was among those to be changed
 		if _, err := b.takeCeiling(ctx); err != nil {

@@ -43,9 +43,14 @@ func (b *box) take(ctx context.Context, of snapshotOf) (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := b.created
-	if err := checkDepth(c, of.pack); err != nil {
-		return nil, fmt.Errorf("snapshot of sandbox %s: %w", b.id, err)
+	c, parents, memory := b.created, b.created.Snapshots, b.backend.Capabilities().Memory
+	if memory {
+		parents = nil // each stands alone
+	}
+	if !memory || of.pack {
+		if err := checkDepth(c, of.pack); err != nil {
+			return nil, fmt.Errorf("snapshot of sandbox %s: %w", b.id, err)
+		}
 	}
 	if err := b.lock(ctx); err != nil {
 		return nil, err
@@ -72,7 +77,7 @@ func (b *box) take(ctx context.Context, of snapshotOf) (*snapshot, error) {
 		BootId: b.e.cfg.Clock.BootID, Created: c,
 		Public: &dsecv1.Snapshot{
 			SandboxId: string(b.id), Labels: of.labels, CreatedAt: stamp(b.e.cfg.Clock.Wall()),
-			Layers: c.Layers, Parents: c.Snapshots, Kept: of.kept,
+			Layers: c.Layers, Parents: parents, Kept: of.kept,
 		},
 	}, backend)
 	if err != nil {
@@ -101,6 +106,11 @@ func (b *box) fill(ctx context.Context, x *snapshot, inst sandbox.Instance, froz
 	s := b.e.snapshots
 	s.mu.Lock()
 	x.rec.Ready = true
+	kept := "its disk was kept as "
+	if b.backend.Capabilities().Memory {
+		x.rec.NextOrder = b.log.NextOrder()
+		kept = "its memory and its disk were kept as "
+	}
 	x.rec.Public.Cost = &dsecv1.SnapshotCost{
 		FlushUsec: cost.Flush.Microseconds(), FrozenUsec: cost.Frozen.Microseconds(),
 		FreezeUsec: cost.Freeze.Microseconds(), TakeUsec: cost.Take.Microseconds(),
@@ -115,7 +125,7 @@ func (b *box) fill(ctx context.Context, x *snapshot, inst sandbox.Instance, froz
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.append(&record.Entry{Body: &record.Entry_Note{Note: &record.Note{
-		Type: "snapshot_taken", Message: "its disk was kept as " + string(x.id),
+		Type: "snapshot_taken", Message: kept + string(x.id),
 		Attributes: map[string]string{"snapshot": string(x.id), "frozen_usec": strconv.FormatInt(cost.Frozen.Microseconds(), 10)},
 	}}})
 }
@@ -125,8 +135,8 @@ func (x *snapshot) chain() []string {
 	return append(append([]string(nil), x.rec.Public.Parents...), string(x.id))
 }
 
-// fromSnapshot fills in what a creation from a snapshot is made of. It does nothing for others.
-func (e *Edge) fromSnapshot(req *dsecv1.CreateResolvedRequest) (chain []string, done func(), err error) {
+// fromSnapshot fills in what a creation from a snapshot is made of, and returns that. It does nothing for others: nil.
+func (e *Edge) fromSnapshot(req *dsecv1.CreateResolvedRequest) (x *snapshot, done func(), err error) {
 	env := req.GetCreate().GetSpec().GetEnvironment()
 	if env.GetSnapshot() == "" {
 		return nil, func() {}, nil
@@ -134,8 +144,7 @@ func (e *Edge) fromSnapshot(req *dsecv1.CreateResolvedRequest) (chain []string, 
 	if proto.Size(env) != proto.Size(&dsecv1.Environment{Snapshot: env.Snapshot}) || len(req.Layers) > 0 {
 		return nil, nil, invalid("environment: a snapshot stands alone: leave out image, base, workspace and toolkits")
 	}
-	x, err := e.snapshots.find(env.Snapshot)
-	if err != nil {
+	if x, err = e.snapshots.find(env.Snapshot); err != nil {
 		return nil, nil, err
 	}
 	c := x.rec.Created
@@ -145,5 +154,11 @@ func (e *Edge) fromSnapshot(req *dsecv1.CreateResolvedRequest) (chain []string, 
 	}
 	req.Layers, req.ImageEnv, req.ImageUser, req.ImageWorkdir = c.Resolved, c.ImageEnv, c.Spec.User, c.Spec.Workdir
 	req.NetworkDefaults = c.NetworkDefaults
-	return x.chain(), func() { e.snapshots.release(x) }, nil
+	if x.rec.NextOrder > 0 { // what goes on in it has the size that it had
+		spec := proto.Clone(req.Create.Spec).(*dsecv1.SandboxSpec)
+		spec.Limits = underLimits(spec.Limits, c.Spec.Limits)
+		req.Create = proto.Clone(req.Create).(*dsecv1.CreateSandboxRequest)
+		spec.Backend, req.Create.Spec = c.Spec.Backend, spec
+	}
+	return x, func() { e.snapshots.release(x) }, nil
 }

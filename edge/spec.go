@@ -32,6 +32,7 @@ type plan struct {
 	secrets []string            // names
 	// secretValues are never stored: a fork gets them while this process lives.
 	secretValues map[string]string
+	firstOrder   int64        // where commands count from; 0 = from 1
 	snapshots    []string     // above the layers, bottom to top
 	machine      sandbox.Spec // without id
 	layers       []string
@@ -119,11 +120,14 @@ func (e *Edge) check(req *dsecv1.CreateResolvedRequest) (*plan, error) {
 	return p, nil
 }
 
-// setSnapshots puts snapshots above the layers.
-func (p *plan) setSnapshots(chain []string) {
-	p.snapshots = chain
-	for _, id := range chain {
+// begin puts a snapshot, with those below it, above the layers.
+func (p *plan) begin(x *snapshot) {
+	p.snapshots = x.chain()
+	for _, id := range p.snapshots {
 		p.machine.Snapshots = append(p.machine.Snapshots, sandbox.SnapshotID(id))
+	}
+	if p.firstOrder = x.rec.NextOrder; p.firstOrder > 0 {
+		p.hooks = nil // what they began goes on
 	}
 }
 

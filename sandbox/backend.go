@@ -16,10 +16,12 @@ type Capabilities struct {
 	CommandGroup bool // each command has a cgroup made by the host
 	Network      bool // instances can have one
 	Snapshot     bool // disks of running instances can be kept: the Backend is a Snapshotter
-	Real         bool // runs real programs (the fake does not)
-	NoAgent      bool // instances may have no dsec-init inside: Connect then returns ErrUnsupported
-	Screen       bool // instances have a screen: they are a Screen
-	CloudInit    bool // instances can be given a seed disk
+	// Memory: snapshots hold memory and processes as well; each stands alone, with all that its sandbox has changed.
+	Memory    bool
+	Real      bool // runs real programs (the fake does not)
+	NoAgent   bool // instances may have no dsec-init inside: Connect then returns ErrUnsupported
+	Screen    bool // instances have a screen: they are a Screen
+	CloudInit bool // instances can be given a seed disk
 }
 
 // Backend makes instances of one kind. Implementations are safe for concurrent use.
@@ -77,7 +79,7 @@ type DiskMeter interface {
 }
 
 // Booter is an optional ability of an Instance: telling, after Create, how it came up: "warm", it was ready; "clone", of
-// one that had booted before; "cold", it booted.
+// one that had booted before; "cold", it booted; "snapshot", it goes on from one.
 type Booter interface {
 	Boot() string
 }

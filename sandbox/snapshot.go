@@ -41,7 +41,8 @@ type SnapshotCost struct {
 }
 
 // Snapshotter is an optional ability of a Backend: keeping the disk of a running instance as it is at one moment, and
-// creating instances on it (Spec.Snapshots). Processes, memory and /dev/shm are not part of a snapshot.
+// creating instances on it (Spec.Snapshots). Processes, memory and /dev/shm are part of a snapshot where
+// Capabilities.Memory: instances are then made of the last of Spec.Snapshots, in which they go on.
 type Snapshotter interface {
 	// Snapshot freezes the instance, unless frozen says that it is already, and keeps what it has written so far. On an
 	// error nothing is kept, and the instance runs as before.

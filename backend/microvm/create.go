@@ -35,8 +35,6 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 		return nil, fmt.Errorf("create machine: %w: no layers", sandbox.ErrInvalid)
 	case spec.Network != nil && d.cfg.Network == nil:
 		return nil, fmt.Errorf("create machine: %w: this node has no network for sandboxes: leave its rules out", sandbox.ErrUnsupported)
-	case len(spec.Snapshots) > 0:
-		return nil, fmt.Errorf("create machine: %w: snapshots are of containers as yet", sandbox.ErrUnsupported)
 	}
 	if err := d.Ready(); err != nil {
 		return nil, err
@@ -60,7 +58,11 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 		return nil, err
 	}
 	defer done()
-	inst, err := d.obtain(ctx, spec, m)
+	make := d.obtain
+	if len(spec.Snapshots) > 0 {
+		make = d.goOn
+	}
+	inst, err := make(ctx, spec, m)
 	if err != nil {
 		return nil, createFailure(ctx, err)
 	}
@@ -269,7 +271,7 @@ func (d *Driver) startMachine(ctx context.Context, id sandbox.ID, m *hardware) (
 		delete(d.making, id)
 		d.mu.Unlock()
 	}()
-	r := &record{ID: id, Boot: d.boot, Kernel: m.boot.version}
+	r := &record{ID: id, Boot: d.boot, Kernel: m.boot.version, CPUs: m.cpus, RAM: m.memory, Slots: m.slots}
 	if err := os.Mkdir(d.dir(id), 0o700); err != nil {
 		return nil, err
 	}
@@ -279,9 +281,15 @@ func (d *Driver) startMachine(ctx context.Context, id sandbox.ID, m *hardware) (
 	if err := failpoint.Hit("microvm/recorded"); err != nil {
 		return nil, err
 	}
-	if m.ram == "" {
+	if m.disk > 0 {
 		t := time.Now()
-		if err := makeDisk(ctx, filepath.Join(d.dir(id), diskName), m.disk); err != nil {
+		path := filepath.Join(d.dir(id), diskName)
+		if m.from != "" {
+			err = copyFile(ctx, path, m.from)
+		} else {
+			err = makeDisk(ctx, path, m.disk)
+		}
+		if err != nil {
 			return nil, err
 		}
 		r.Disk = m.disk
@@ -434,15 +442,20 @@ func (i *instance) awaitReady(ctx context.Context) error {
 	return err
 }
 
+// prepare is what a machine is told first: who it is, randomness, and the time of day.
+func (i *instance) prepare(spec *sandbox.Spec) *control.Prepare {
+	p := &control.Prepare{Disk: diskSerial, Hostname: spec.Hostname, Memory: spec.Limits.MemoryBytes, Pids: spec.Limits.Pids,
+		Seed: make([]byte, seedSize), Time: time.Now().UnixNano()}
+	if p.Hostname == "" {
+		p.Hostname = string(i.id)
+	}
+	_, _ = rand.Read(p.Seed) // never fails
+	return p
+}
+
 // claim gives the machine its environment.
 func (i *instance) claim(ctx context.Context, spec *sandbox.Spec, layers []layerFiles) error {
-	hostname := spec.Hostname
-	if hostname == "" {
-		hostname = string(i.id)
-	}
-	p := &control.Prepare{Disk: diskSerial, Hostname: hostname, Memory: spec.Limits.MemoryBytes, Pids: spec.Limits.Pids,
-		Seed: make([]byte, seedSize), Time: time.Now().UnixNano()}
-	_, _ = rand.Read(p.Seed) // never fails
+	p := i.prepare(spec)
 	for k, l := range layers {
 		ref := control.Layer{Meta: metaSerial(k)}
 		if l.data != "" {
@@ -466,7 +479,7 @@ func (i *instance) claim(ctx context.Context, spec *sandbox.Spec, layers []layer
 	if err != nil {
 		return err
 	}
-	err = c.Claim(ctx, &wire.Claim{Hostname: hostname, Env: spec.Env, User: spec.User, Workdir: spec.Workdir,
+	err = c.Claim(ctx, &wire.Claim{Hostname: p.Hostname, Env: spec.Env, User: spec.User, Workdir: spec.Workdir,
 		NoNewPrivileges: spec.NoNewPrivileges, ShmBytes: spec.Limits.ShmBytes}, nil)
 	if err != nil {
 		c.Close()
@@ -491,7 +504,8 @@ func createFailure(ctx context.Context, err error) error {
 	switch {
 	case errors.As(err, &w) && refused(err):
 		return fmt.Errorf("%w: %s", sandbox.ErrInvalid, w.Message)
-	case errors.Is(err, sandbox.ErrExhausted), errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrUnsupported):
+	case errors.Is(err, sandbox.ErrExhausted), errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrUnsupported),
+		errors.Is(err, sandbox.ErrFailedPrecondition):
 		return err
 	case ctx.Err() != nil:
 		return ctx.Err()

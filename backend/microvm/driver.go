@@ -46,7 +46,10 @@ type Driver struct {
 	making    map[sandbox.ID]bool      // not an instance yet
 	creating  int                      // creations that were admitted
 
-	places *places // in the node's network
+	places   *places  // in the node's network
+	verified sync.Map // ids of snapshots whose files have been compared with their digests
+
+	unpacking sync.Mutex // of a snapshot's disk, one at a time
 
 	booting chan struct{} // one place for each machine that boots
 	pool    *pool
@@ -171,7 +174,8 @@ func (d *Driver) Name() sandbox.BackendName { return sandbox.BackendMicroVM }
 
 // Capabilities of machines.
 func (d *Driver) Capabilities() sandbox.Capabilities {
-	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Real: true, Network: d.cfg.Network != nil}
+	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Real: true,
+		Snapshot: true, Memory: true, Network: d.cfg.Network != nil}
 }
 
 // Warm counts machines that are ready to be claimed.
@@ -247,12 +251,14 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 	}
 	var out []string
 	var errs []error
-	unfinished, err := filepath.Glob(filepath.Join(d.cfg.Templates, "*"+newSuffix))
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range unfinished {
-		errs = append(errs, os.RemoveAll(path))
+	for _, dir := range []string{d.cfg.Templates, d.snapshotRoot()} {
+		unfinished, err := filepath.Glob(filepath.Join(dir, "*"+newSuffix))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range unfinished {
+			errs = append(errs, os.RemoveAll(path))
+		}
 	}
 	for name, is := range seen {
 		id, err := sandbox.ParseID(name)

@@ -48,6 +48,9 @@ func over(status string) bool {
 	return false
 }
 
+// standsStill tells whether a machine of this status waits to be let go on.
+func standsStill(status string) bool { return status == "paused" || status == "postmigrate" }
+
 // stopped is called when the machine, not QEMU, has ended.
 func (i *instance) stopped(ctx context.Context) {
 	tail := i.console(ctx)

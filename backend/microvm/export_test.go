@@ -1,6 +1,9 @@
 package microvm
 
-import "github.com/opendsec/dsec/policy/network/node"
+import (
+	"github.com/opendsec/dsec/policy/network/node"
+	"github.com/opendsec/dsec/sandbox"
+)
 
 // UseNetwork gives the driver a network, before its first machine.
 func (d *Driver) UseNetwork(n *node.Network) { d.cfg.Network = n }
@@ -29,3 +32,9 @@ func (d *Driver) Abandon() {
 	}
 	d.watch.Close()
 }
+
+// SnapshotDir is where a snapshot's files are.
+func (d *Driver) SnapshotDir(id sandbox.SnapshotID) string { return d.snapshotDir(id) }
+
+// ForgetVerified makes its files be compared with their digests again.
+func (d *Driver) ForgetVerified(id sandbox.SnapshotID) { d.verified.Delete(id) }

@@ -55,9 +55,10 @@ const (
 	bootWarm  = "warm"  // it was ready
 	bootClone = "clone" // of a template
 	bootCold  = "cold"
+	bootSaved = "snapshot" // it goes on from one
 )
 
-// Boot tells how the machine came up: warm, clone or cold; "" after another process made it.
+// Boot tells how the machine came up: warm, clone, cold or snapshot; "" after another process made it.
 func (i *instance) Boot() string { return i.boot }
 
 func (i *instance) own() {
@@ -182,7 +183,7 @@ func (i *instance) Connect(ctx context.Context) (*aether.Conn, error) {
 	if c != nil {
 		return c, nil
 	}
-	if status, err := i.status(ctx); err == nil && status == "paused" {
+	if status, err := i.status(ctx); err == nil && standsStill(status) {
 		if err := i.run(ctx, "cont"); err != nil {
 			return nil, err
 		}

@@ -230,7 +230,6 @@ func TestLacks(t *testing.T) {
 	}{
 		{microvm.Config{QEMU: "no-such-qemu"}, sandbox.Spec{}, "install QEMU"},
 		{microvm.Config{QEMU: "true"}, sandbox.Spec{}, "dsec kernel install"},
-		{microvm.Config{}, sandbox.Spec{Snapshots: []sandbox.SnapshotID{"n"}}, "snapshots"},
 	} {
 		c.cfg.StateDir, c.cfg.Edge, c.cfg.KernelDir = dir, sandbox.NewEdgeID(), dir
 		d, err := microvm.New(t.Context(), c.cfg)

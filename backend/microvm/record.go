@@ -27,6 +27,10 @@ type record struct {
 	Slot int  `json:"slot,omitempty"`
 	// What QEMU and kernel it runs, for people.
 	Kernel string `json:"kernel,omitempty"`
+	// Its hardware, which snapshots need to know: processors, bytes of memory, and whether its layers were put into empty disks.
+	CPUs  int   `json:"cpus,omitempty"`
+	RAM   int64 `json:"ram,omitempty"`
+	Slots int   `json:"slots,omitempty"`
 }
 
 const recordName = "record.json"

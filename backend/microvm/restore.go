@@ -67,42 +67,58 @@ func (i *instance) awaitStatus(ctx context.Context, want func(string) bool) (str
 	}
 }
 
-// suspend stops the machine and returns its state, without its memory.
-func (i *instance) suspend(ctx context.Context) ([]byte, error) {
+// suspend stops the machine, whose memory is shared with a file, and returns its state.
+func (i *instance) suspend(ctx context.Context) (state []byte, err error) {
 	if err := i.run(ctx, "stop"); err != nil {
 		return nil, err
 	}
+	err = i.save(ctx, func(r io.Reader) (err error) {
+		state, err = io.ReadAll(io.LimitReader(r, maxState+1))
+		if len(state) > maxState {
+			err = errors.New("the machine's state is too large")
+		}
+		return err
+	})
+	return state, err
+}
+
+// unbounded is the rate at which a machine is saved, bytes a second.
+const unbounded = 1 << 40
+
+// save makes QEMU tell the state of a machine that stands still. What take leaves unread makes it fail.
+func (i *instance) save(ctx context.Context, take func(io.Reader) error) error {
 	if err := i.query(ctx, "migrate-set-capabilities", ignoreShared, nil); err != nil {
-		return nil, err
+		return err
+	}
+	if err := i.query(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": int64(unbounded)}, nil); err != nil {
+		return err
 	}
 	dir, err := os.Open(i.d.dir(i.id))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer dir.Close()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), outgoingName), Net: "unix"})
+	path := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), outgoingName)
+	_ = os.Remove(path) // of an edge that was killed
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer l.Close()
 	stop := context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	if err := i.query(ctx, "migrate", map[string]any{"uri": "unix:" + outgoingName}, nil); err != nil {
-		return nil, err
+		return err
 	}
 	nc, err := l.Accept()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer nc.Close()
 	stopRead := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
 	defer stopRead()
-	state, err := io.ReadAll(io.LimitReader(nc, maxState+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(state) > maxState {
-		return nil, errors.New("the machine's state is too large")
+	if err := take(nc); err != nil {
+		return err
 	}
 	var m struct {
 		Status string `json:"status"`
@@ -110,18 +126,18 @@ func (i *instance) suspend(ctx context.Context) ([]byte, error) {
 	}
 	for m.Status != "completed" {
 		if err := i.query(ctx, "query-migrate", nil, &m); err != nil {
-			return nil, err
+			return err
 		}
 		if m.Status == "failed" || m.Status == "cancelled" {
-			return nil, fmt.Errorf("save the machine: %s", m.Desc)
+			return fmt.Errorf("save the machine: %s", m.Desc)
 		}
 		select {
 		case <-ctx.Done():
-			return nil, ctx.Err()
+			return ctx.Err()
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
-	return state, nil
+	return nil
 }
 
 // fill puts layers and the writable disk into the empty disks of a machine that stands still.

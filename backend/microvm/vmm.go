@@ -44,11 +44,14 @@ type hardware struct {
 	memory int64 // bytes
 	layers []layerFiles
 	disk   int64 // bytes of the writable disk, of one that boots with it
-	// Of templates and their clones, which get their layers later: slots is for how many layers there are disks, empty ones;
-	// ram is the file that holds memory. A clone's changes to it stay its own, and its state is told by the monitor.
+	// Of templates and their clones, which get their layers later: slots is for how many layers there are disks, empty ones.
 	slots int
+	// ram is the file that holds memory, of templates, their clones, and machines that go on from a snapshot. A clone's changes
+	// to it stay its own, and its state is told by the monitor.
 	ram   string
 	clone bool
+	// from is the disk that a machine of a snapshot begins with a copy of.
+	from string
 }
 
 // layerFiles are one layer's two files; data may be "".
@@ -73,12 +76,8 @@ func (m *hardware) args() []string {
 	if m.kvm {
 		accel = "kvm"
 	}
-	kind := "microvm,rtc=on"
-	if m.ram != "" {
-		kind += ",memory-backend=ram"
-	}
 	a := []string{
-		"-M", kind, "-global", "virtio-mmio.force-legacy=false", "-accel", accel, "-cpu", "max",
+		"-M", "microvm,rtc=on,memory-backend=ram", "-global", "virtio-mmio.force-legacy=false", "-accel", accel, "-cpu", "max",
 		"-smp", strconv.Itoa(m.cpus), "-m", strconv.FormatInt(m.memory>>20, 10) + "M",
 		"-nodefaults", "-no-user-config", "-display", "none",
 		// A machine that ends stays, stopped, until it was asked why.
@@ -94,7 +93,8 @@ func (m *hardware) args() []string {
 		"-netdev", nicNet, "-device", nic,
 		"-kernel", m.boot.kernel, "-initrd", m.boot.initrd, "-append", m.commandLine(),
 	}
-	if m.ram != "" {
+	a = append(a, m.memoryArgs()...)
+	if m.slots > 0 {
 		return append(a, m.slotArgs()...)
 	}
 	disk := func(serial, path string, writable bool) {
@@ -113,13 +113,22 @@ func (m *hardware) args() []string {
 // slotSize is the size of an empty disk, bytes: what is put into its place may be smaller.
 const slotSize = 64 << 30
 
-// slotArgs are the memory and the empty disks of templates and clones.
-func (m *hardware) slotArgs() []string {
-	ram, _ := json.Marshal(map[string]any{"qom-type": "memory-backend-file", "id": "ram", "size": m.memory, "mem-path": m.ram, "share": !m.clone})
-	a := []string{"-object", string(ram)}
+// memoryArgs are the memory: a file's where there is one.
+func (m *hardware) memoryArgs() []string {
+	ram := map[string]any{"qom-type": "memory-backend-ram", "id": "ram", "size": m.memory}
+	if m.ram != "" {
+		ram["qom-type"], ram["mem-path"], ram["share"] = "memory-backend-file", m.ram, !m.clone
+	}
+	b, _ := json.Marshal(ram) // strings, numbers and bools
+	a := []string{"-object", string(b)}
 	if m.clone {
 		a = append(a, "-incoming", "defer")
 	}
+	return a
+}
+
+// slotArgs are the empty disks of templates and clones.
+func (m *hardware) slotArgs() (a []string) {
 	slot := func(serial string, writable bool) {
 		empty, _ := json.Marshal(map[string]any{"driver": "null-co", "node-name": serial, "size": int64(slotSize), "read-zeroes": true, "read-only": !writable})
 		a = append(a, "-blockdev", string(empty), "-device", "virtio-blk-device,id="+serial+",drive="+serial+",serial="+serial)

@@ -9,7 +9,7 @@ import (
 func TestArguments(t *testing.T) {
 	h := &hardware{boot: bootImage{kernel: "K", initrd: "I"}, tscKHz: 2400000, cpus: 2, memory: 256 << 20,
 		layers: []layerFiles{{"/a,b.meta", "/a,b.data"}, {"/c.meta", ""}}}
-	const head = "-M microvm,rtc=on -global virtio-mmio.force-legacy=false -accel ACCEL -cpu max -smp 2 -m 256M " +
+	const head = "-M microvm,rtc=on,memory-backend=ram -global virtio-mmio.force-legacy=false -accel ACCEL -cpu max -smp 2 -m 256M " +
 		"-nodefaults -no-user-config -display none -no-reboot -no-shutdown " +
 		"-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny " +
 		"-chardev ringbuf,id=console,size=65536 -serial chardev:console " +
@@ -19,7 +19,7 @@ func TestArguments(t *testing.T) {
 		"-device virtserialport,chardev=channel,name=dsec.channel " +
 		"-netdev hubport,id=nic,hubid=0 -device virtio-net-device,netdev=nic,mac=02:d5:ec:00:00:00 -kernel K -initrd I " +
 		"-append console=ttyS0 reboot=t panic=-1 quiet loglevel=4 tsc=reliable no_timer_check 8250.nr_uarts=1 random.trust_cpu=on rdinit=/init"
-	const disks = ` -blockdev {"driver":"raw","file":{"driver":"file","filename":"/a,b.meta","locking":"off","read-only":true},"node-name":"m0","read-only":true}` +
+	const disks = ` -object {"id":"ram","qom-type":"memory-backend-ram","size":268435456} -blockdev {"driver":"raw","file":{"driver":"file","filename":"/a,b.meta","locking":"off","read-only":true},"node-name":"m0","read-only":true}` +
 		` -device virtio-blk-device,drive=m0,serial=m0` +
 		` -blockdev {"driver":"raw","file":{"driver":"file","filename":"/a,b.data","locking":"off","read-only":true},"node-name":"d0","read-only":true}` +
 		` -device virtio-blk-device,drive=d0,serial=d0` +

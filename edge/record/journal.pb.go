@@ -350,8 +350,10 @@ type Created struct {
 	// Above the layers, bottom to top: ids.
 	Snapshots       []string           `protobuf:"bytes,23,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
 	NetworkDefaults []*v1.NetworkLayer `protobuf:"bytes,24,rep,name=network_defaults,json=networkDefaults,proto3" json:"network_defaults,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Its commands count from here: those before are of the sandbox whose memory it began with. 0 = from 1.
+	FirstOrder    int64 `protobuf:"varint,26,opt,name=first_order,json=firstOrder,proto3" json:"first_order,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Created) Reset() {
@@ -494,6 +496,13 @@ func (x *Created) GetNetworkDefaults() []*v1.NetworkLayer {
 		return x.NetworkDefaults
 	}
 	return nil
+}
+
+func (x *Created) GetFirstOrder() int64 {
+	if x != nil {
+		return x.FirstOrder
+	}
+	return 0
 }
 
 type Ready struct {
@@ -1120,7 +1129,9 @@ type Snapshot struct {
 	Pack   bool     `protobuf:"varint,5,opt,name=pack,proto3" json:"pack,omitempty"`
 	Packed []string `protobuf:"bytes,6,rep,name=packed,proto3" json:"packed,omitempty"`
 	// It was deleted, and is there for its children alone.
-	Deleted       bool `protobuf:"varint,7,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	Deleted bool `protobuf:"varint,7,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	// Where the commands of what is made of it count from, where it holds memory.
+	NextOrder     int64 `protobuf:"varint,8,opt,name=next_order,json=nextOrder,proto3" json:"next_order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1204,6 +1215,13 @@ func (x *Snapshot) GetDeleted() bool {
 	return false
 }
 
+func (x *Snapshot) GetNextOrder() int64 {
+	if x != nil {
+		return x.NextOrder
+	}
+	return 0
+}
+
 var File_journal_proto protoreflect.FileDescriptor
 
 const file_journal_proto_rawDesc = "" +
@@ -1232,7 +1250,7 @@ const file_journal_proto_rawDesc = "" +
 	"checkpoint\x18\x1e \x01(\v2\x1a.dsec.record.v1.CheckpointH\x00R\n" +
 	"checkpoint\x12*\n" +
 	"\x04note\x18\x1f \x01(\v2\x14.dsec.record.v1.NoteH\x00R\x04noteB\x06\n" +
-	"\x04body\"\xae\x04\n" +
+	"\x04body\"\xcf\x04\n" +
 	"\aCreated\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12(\n" +
 	"\x04spec\x18\x02 \x01(\v2\x14.dsec.v1.SandboxSpecR\x04spec\x12!\n" +
@@ -1250,7 +1268,9 @@ const file_journal_proto_rawDesc = "" +
 	"\bresolved\x18\x15 \x03(\v2\x16.dsec.v1.ResolvedLayerR\bresolved\x12\x1b\n" +
 	"\timage_env\x18\x16 \x03(\tR\bimageEnv\x12\x1c\n" +
 	"\tsnapshots\x18\x17 \x03(\tR\tsnapshots\x12@\n" +
-	"\x10network_defaults\x18\x18 \x03(\v2\x15.dsec.v1.NetworkLayerR\x0fnetworkDefaults\"o\n" +
+	"\x10network_defaults\x18\x18 \x03(\v2\x15.dsec.v1.NetworkLayerR\x0fnetworkDefaults\x12\x1f\n" +
+	"\vfirst_order\x18\x1a \x01(\x03R\n" +
+	"firstOrder\"o\n" +
 	"\x05Ready\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\fR\x06handle\x12\x1b\n" +
 	"\tttl_nanos\x18\x02 \x01(\x03R\bttlNanos\x12\x1d\n" +
@@ -1309,7 +1329,7 @@ const file_journal_proto_rawDesc = "" +
 	"attributes\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdd\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xfc\x01\n" +
 	"\bSnapshot\x12)\n" +
 	"\x06public\x18\x01 \x01(\v2\x11.dsec.v1.SnapshotR\x06public\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x121\n" +
@@ -1317,7 +1337,9 @@ const file_journal_proto_rawDesc = "" +
 	"\x05ready\x18\x04 \x01(\bR\x05ready\x12\x12\n" +
 	"\x04pack\x18\x05 \x01(\bR\x04pack\x12\x16\n" +
 	"\x06packed\x18\x06 \x03(\tR\x06packed\x12\x18\n" +
-	"\adeleted\x18\a \x01(\bR\adeletedB&Z$github.com/opendsec/dsec/edge/recordb\x06proto3"
+	"\adeleted\x18\a \x01(\bR\adeleted\x12\x1d\n" +
+	"\n" +
+	"next_order\x18\b \x01(\x03R\tnextOrderB&Z$github.com/opendsec/dsec/edge/recordb\x06proto3"
 
 var (
 	file_journal_proto_rawDescOnce sync.Once

@@ -77,6 +77,20 @@ type command struct {
 	out        *output
 }
 
+// CountFrom makes commands count from an order; 0 leaves it. The entry that says so is recorded already.
+func (l *Log) CountFrom(order int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lastOrder = max(l.lastOrder, order-1)
+}
+
+// NextOrder is what the next command's order will be.
+func (l *Log) NextOrder() int64 {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return l.lastOrder + 1
+}
+
 // Create makes a new record in dir, which must not exist.
 func Create(dir string, opt Options) (*Log, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -160,6 +160,9 @@ func (l *Log) index(fr *frame, visit func(*Entry) error) error {
 			if c := l.commands[body.CommandEnded.Order]; c != nil && c.end == 0 {
 				l.markEnded(c, fr.pos)
 			}
+		case *Entry_Created:
+			l.lastOrder = max(l.lastOrder, body.Created.FirstOrder-1)
+			l.noted += fr.size
 		case *Entry_Checkpoint:
 			l.lastOrder = max(l.lastOrder, body.Checkpoint.NextOrder-1)
 			l.forgotten = body.Checkpoint.ForgottenCommands

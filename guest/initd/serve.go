@@ -83,6 +83,9 @@ func toWire(err error) *wire.Error {
 
 // enter serves Claim.
 func (i *Init) enter(c *conn, id uint32, m *wire.Claim, fds []int) error {
+	if i.claimed && len(fds) == 0 {
+		return i.renew(c, id, m)
+	}
 	if i.claimed {
 		return &wire.Error{Code: wire.CodeWrongState, Message: "this shell has been claimed before"}
 	}
@@ -118,6 +121,19 @@ func (i *Init) enterSystem(c *conn, id uint32, m *wire.Claim, fds []int) error {
 	i.claim.Seed = nil
 	c.reply(id, nil)
 	i.withUser("", func(users.User, *wire.Error) {})
+	return nil
+}
+
+// renew serves a Claim without a descriptor: the sandbox goes on in another machine, of another name. What its commands
+// get from now on changes; what runs has what it had.
+func (i *Init) renew(c *conn, id uint32, m *wire.Claim) error {
+	if m.Hostname != "" {
+		if err := unix.Sethostname([]byte(m.Hostname)); err != nil {
+			return &wire.Error{Code: wire.CodeInternal, Message: "set hostname: " + err.Error()}
+		}
+	}
+	i.claim.Hostname, i.claim.Env, i.claim.User, i.claim.Workdir = m.Hostname, m.Env, m.User, m.Workdir
+	c.reply(id, nil)
 	return nil
 }
 

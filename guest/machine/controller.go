@@ -91,6 +91,16 @@ func (c *controller) answer(q *control.Request, reply *control.Reply) (err error
 			c.bridge.setRoot(root)
 		}
 		return err
+	case control.OpRenew:
+		if q.Prepare == nil || c.prepared == nil {
+			return errors.New("not prepared")
+		}
+		err := renew(q.Prepare, c.prepared)
+		if err == nil {
+			err = c.replug(q.Prepare.Network)
+		}
+		c.prepared.Hostname, c.prepared.Network = q.Prepare.Hostname, q.Prepare.Network
+		return err
 	case control.OpFreeze:
 		return g.freeze(true)
 	case control.OpThaw:
@@ -118,6 +128,13 @@ func (c *controller) answer(q *control.Request, reply *control.Reply) (err error
 		err := unix.Statfs(dir, &st)
 		reply.Free = int64(st.Bavail) * st.Bsize
 		return err
+	case control.OpFlush:
+		dir, err := os.Open("/disk")
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		return unix.Syncfs(int(dir.Fd()))
 	case control.OpGroup:
 		reply.Group, err = g.look(q.Group)
 		return err

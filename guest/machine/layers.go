@@ -145,31 +145,43 @@ func reseed(seed []byte) error {
 	return nil
 }
 
+// hostsName begins the line of a sandbox's own name in /etc/hosts.
+const hostsName = "127.0.1.1\t"
+
 // etcFiles are what a sandbox has in /etc from the start.
 func etcFiles(hostname string, n *control.Network) map[string]string {
 	return map[string]string{
-		"hosts":       "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t" + hostname + "\n",
+		"hosts":       "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" + hostsName + hostname + "\n",
 		"hostname":    hostname + "\n",
 		"resolv.conf": resolvConf(n),
 	}
 }
 
-// writeEtc writes them. Where the layers have something else than a directory at /etc it writes nothing.
-func writeEtc(root, hostname string, n *control.Network) error {
+// openEtc opens /etc; -1 where the layers, or the sandbox, have something else than a directory there.
+func openEtc(root string) (int, error) {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return -1, err
 	}
 	defer unix.Close(dir)
 	if err := unix.Mkdirat(dir, "etc", 0o755); err != nil && err != unix.EEXIST {
-		return err
+		return -1, err
 	}
 	etc, err := unix.Openat2(dir, "etc", &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
 	if err == unix.ELOOP || err == unix.ENOTDIR {
-		return nil
+		return -1, nil
 	}
 	if err != nil {
+		return -1, err
+	}
+	return etc, nil
+}
+
+// writeEtc writes them. Where the layers have something else than a directory at /etc it writes nothing.
+func writeEtc(root, hostname string, n *control.Network) error {
+	etc, err := openEtc(root)
+	if err != nil || etc < 0 {
 		return err
 	}
 	defer unix.Close(etc)

@@ -22,6 +22,31 @@ func (c *controller) plug(n *control.Network) error {
 	if n == nil {
 		return nil
 	}
+	return c.beside(func(_, space *os.File) error { return plugThread(&n.End, space) })
+}
+
+// replug gives the interface of a sandbox that goes on in another machine the place that this one has in the node's network.
+// Moving it to and fro takes away the addresses and routes that it had.
+func (c *controller) replug(n *control.Network) error {
+	if old := c.prepared.Network; old != nil {
+		err := c.beside(func(home, space *os.File) error {
+			if err := unix.Setns(int(space.Fd()), unix.CLONE_NEWNET); err != nil {
+				return err
+			}
+			return withInterface(func(r *linux.Route, index int) error {
+				return r.Apply(linux.ChangeLink(index, old.End.MAC, 0, home))
+			})
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return c.plug(n)
+}
+
+// beside runs f on a thread of its own, which it may leave in another network namespace: home is the machine's, space
+// dsec-init's.
+func (c *controller) beside(f func(home, space *os.File) error) error {
 	c.initMu.Lock()
 	pid := c.init.Pid
 	c.initMu.Unlock()
@@ -38,7 +63,7 @@ func (c *controller) plug(n *control.Network) error {
 		return err
 	}
 	defer home.Close()
-	err = plugThread(&n.End, space)
+	err = f(home, space)
 	if unix.Setns(int(home.Fd()), unix.CLONE_NEWNET) == nil {
 		runtime.UnlockOSThread()
 	}

@@ -31,12 +31,14 @@ const (
 	OpSync    = "sync"    // Token: begin a connection
 	OpPrepare = "prepare" // everything a claim needs; once
 	OpReset   = "reset"   // undo a preparation and all that came of it: a new dsec-init, as after booting
+	OpRenew   = "renew"   // Prepare, without layers and disk: become another machine; commands stand still
 	OpFreeze  = "freeze"  // stop all commands
 	OpThaw    = "thaw"    // let them go on; Time sets the clock, which stood still with the machine
 	OpGroup   = "group"   // Group: what is known of a command's control group
 	OpKill    = "kill"    // Group: signal all processes of a command's control group
 	OpRemove  = "remove"  // Group: kill what is left and remove the group
 	OpDisk    = "disk"    // room on the writable disk
+	OpFlush   = "flush"   // write to the writable disk what is not there yet
 	OpStats   = "stats"   // what commands use
 	OpEnd     = "end"     // kill dsec-init, for tests of what follows
 	OpPanic   = "panic"   // crash the kernel, likewise

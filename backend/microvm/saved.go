@@ -1,0 +1,221 @@
+package microvm
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/opendsec/dsec/guest/machine/control"
+	"github.com/opendsec/dsec/guest/wire"
+	"github.com/opendsec/dsec/internal/failpoint"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// snapshotVersion is that of the files' meaning.
+const snapshotVersion = 1
+
+// snapshotNote says what a snapshot's files are and what they must be restored on; written last.
+type snapshotNote struct {
+	Version   int    `json:"version"`
+	QEMU      string `json:"qemu"`
+	Processor []byte `json:"processor"` // SHA-256 of what tells processors apart
+	KVM       bool   `json:"kvm"`
+	CPUs      int    `json:"cpus"`
+	Memory    int64  `json:"memory"` // of the machine, bytes
+	Slots     int    `json:"slots"`  // 0: it was booted with its layers
+	Disk      int64  `json:"disk"`   // bytes
+	// SHA-256: of the files of memory and disk as digestRAM has it.
+	RAM        []byte `json:"ram_digest"`
+	State      []byte `json:"state_digest"`
+	DiskDigest []byte `json:"disk_digest"`
+}
+
+// newNote describes a machine's snapshot, without digests.
+func (d *Driver) newNote(ctx context.Context, r *record) (*snapshotNote, error) {
+	version, err := d.qemuVersion(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cpu := sha256.Sum256([]byte(processor()))
+	return &snapshotNote{Version: snapshotVersion, QEMU: version, Processor: cpu[:], KVM: d.kvm, CPUs: r.CPUs, Memory: r.RAM, Slots: r.Slots, Disk: r.Disk}, nil
+}
+
+// digest notes what the files in dir are.
+func (n *snapshotNote) digest(dir string) (err error) {
+	if n.RAM, err = digestRAM(filepath.Join(dir, ramName), n.Memory); err != nil {
+		return err
+	}
+	if n.DiskDigest, err = digestRAM(filepath.Join(dir, diskName), n.Disk&^4095); err != nil {
+		return err
+	}
+	_, n.State, err = fileDigest(filepath.Join(dir, stateName))
+	return err
+}
+
+func (n *snapshotNote) write(dir string) error {
+	b, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, noteName), b, 0o400)
+}
+
+// openSaved reads a snapshot that fits this node, whole. Errors: ErrNotFound, ErrFailedPrecondition when it is damaged or
+// of another QEMU or processor.
+func (d *Driver) openSaved(ctx context.Context, id sandbox.SnapshotID) (*snapshotNote, *template, error) {
+	dir := d.snapshotDir(id)
+	refuse := func(format string, args ...any) (*snapshotNote, *template, error) {
+		return nil, nil, fmt.Errorf("snapshot %s: %w: %s", id, sandbox.ErrFailedPrecondition, fmt.Sprintf(format, args...))
+	}
+	b, err := os.ReadFile(filepath.Join(dir, noteName))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil, fmt.Errorf("snapshot %s: %w", id, sandbox.ErrNotFound)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	n := &snapshotNote{}
+	if err := json.Unmarshal(b, n); err != nil {
+		return refuse("it is damaged: its note: %v", err)
+	}
+	here, err := d.newNote(ctx, &record{})
+	if err != nil {
+		return nil, nil, err
+	}
+	switch {
+	case n.Version != here.Version:
+		return refuse("it is of version %d, and this node reads %d", n.Version, here.Version)
+	case n.QEMU != here.QEMU:
+		return refuse("it was taken by %q, and this node has %q: a machine goes on under the QEMU that it was saved by only", n.QEMU, here.QEMU)
+	case n.KVM != here.KVM:
+		return refuse("it was taken with kvm=%v, and this node has kvm=%v", n.KVM, here.KVM)
+	case !bytes.Equal(n.Processor, here.Processor):
+		return refuse("it was taken on another model of processor: a machine goes on on the one that it was saved on only")
+	}
+	t := &template{dir: dir}
+	var state []byte
+	if t.state, state, err = fileDigest(filepath.Join(dir, stateName)); err != nil || !bytes.Equal(state, n.State) {
+		return refuse("it is damaged: its state is another")
+	}
+	if _, ok := d.verified.Load(id); ok {
+		return n, t, nil
+	}
+	have := *n
+	if err := have.digest(dir); err != nil {
+		return refuse("it is damaged: %v", err)
+	}
+	if !slices.Equal(have.RAM, n.RAM) || !slices.Equal(have.DiskDigest, n.DiskDigest) {
+		return refuse("it is damaged: its memory or its disk is another")
+	}
+	d.verified.Store(id, true)
+	return n, t, nil
+}
+
+// goOn makes a machine that goes on from the last of the spec's snapshots.
+func (d *Driver) goOn(ctx context.Context, spec *sandbox.Spec, m *hardware) (*instance, error) {
+	id := spec.Snapshots[len(spec.Snapshots)-1]
+	n, t, err := d.openSaved(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if n.CPUs != m.cpus || n.Memory != m.memory || n.Disk != spec.Limits.DiskBytes {
+		return nil, fmt.Errorf("snapshot %s: %w: what goes on in it has the size that it had: %d processors, %d bytes of memory, %d of disk",
+			id, sandbox.ErrInvalid, n.CPUs, n.Memory-guestOverhead, n.Disk)
+	}
+	done, err := d.turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return d.resumeMachine(ctx, spec, m, n, t)
+}
+
+// resumeMachine starts a machine with a saved one's memory and a copy of its disk. After an error nothing is left.
+func (d *Driver) resumeMachine(ctx context.Context, spec *sandbox.Spec, m *hardware, n *snapshotNote, t *template) (_ *instance, err error) {
+	h := *m
+	h.clone, h.ram, h.slots = true, filepath.Join(t.dir, ramName), n.Slots
+	h.disk, h.from = n.Disk, filepath.Join(t.dir, diskName)
+	i, err := d.startMachine(ctx, sandbox.NewID(d.cfg.Edge), &h)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = i.bootFailure(err)
+			if derr := i.Destroy(context.WithoutCancel(ctx)); derr != nil {
+				d.log.Error("parts of a failed creation are left for the next sweep", "id", i.id, "err", derr)
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(ctx, d.cfg.BootTimeout)
+	defer cancel()
+	ctx, stop := i.until(ctx)
+	defer stop()
+	i.boot = bootSaved
+	i.limits.Memory, i.limits.Pids = spec.Limits.MemoryBytes, spec.Limits.Pids
+	if err := d.save(&i.limits); err != nil {
+		return nil, err
+	}
+	if err := i.groups.SetLimits(d.outerLimits(spec.Limits)); err != nil {
+		return nil, err
+	}
+	if err := i.attachMonitor(ctx); err != nil {
+		return nil, err
+	}
+	if err := i.restore(ctx, t.state); err != nil {
+		return nil, err
+	}
+	if n.Slots > 0 {
+		if err := i.fill(ctx, m.layers); err != nil {
+			return nil, err
+		}
+	}
+	if err := i.attachControl(ctx); err != nil {
+		return nil, err
+	}
+	if err := failpoint.Hit("microvm/restored"); err != nil {
+		return nil, err
+	}
+	if err := i.run(ctx, "cont"); err != nil {
+		return nil, err
+	}
+	return i, i.renew(ctx, spec)
+}
+
+// renew makes a machine that goes on from another one's memory one of its own.
+func (i *instance) renew(ctx context.Context, spec *sandbox.Spec) error {
+	p := i.prepare(spec)
+	ctl, err := i.control()
+	if err != nil {
+		return err
+	}
+	if p.Network, err = i.network(ctx, spec); err != nil {
+		return err
+	}
+	if _, err := ctl.call(ctx, &control.Request{Op: control.OpRenew, Prepare: p}); err != nil {
+		return err
+	}
+	c, err := i.connect(ctx)
+	if err != nil {
+		return err
+	}
+	err = c.Claim(ctx, &wire.Claim{Hostname: p.Hostname, Env: spec.Env, User: spec.User, Workdir: spec.Workdir}, nil)
+	if err == nil {
+		_, err = ctl.call(ctx, &control.Request{Op: control.OpThaw, Time: time.Now().UnixNano()})
+	}
+	if err != nil {
+		c.Close()
+		return err
+	}
+	i.mu.Lock()
+	i.first = c
+	i.mu.Unlock()
+	return nil
+}
