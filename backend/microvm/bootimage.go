@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/opendsec/dsec/internal/debkernel"
 )
@@ -14,8 +15,11 @@ import (
 // modules are what a machine needs, with what they depend on; which of them are built in is the kernel's affair.
 var modules = []string{"virtio_mmio", "virtio_console", "virtio_blk", "virtio_net", "ext4", "erofs", "overlay"}
 
+// manyModules are those that a machine needs besides that has more disks than transports.
+var manyModules = []string{"virtio_scsi", "sd_mod"}
+
 // recipe changes when the steps below change what they make.
-const recipe = "2"
+const recipe = "3"
 
 // bootImage is what a machine starts with.
 type bootImage struct {
@@ -31,7 +35,7 @@ func makeBootImage(ctx context.Context, dir string, r *debkernel.Release, init s
 		return nil, fmt.Errorf("dsec-init: %w (build it, or say where it lies)", err)
 	}
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %q %x", recipe, r.Package, modules, sha256.Sum256(prog))
+	fmt.Fprintf(h, "%s %s %q %q %x", recipe, r.Package, modules, manyModules, sha256.Sum256(prog))
 	key := fmt.Sprintf("%x", h.Sum(nil)[:8])
 	b := &bootImage{kernel: filepath.Join(dir, "kernel-"+key), initrd: filepath.Join(dir, "initrd-"+key), version: r.Version,
 		rehearsal: layerFiles{meta: filepath.Join(dir, "rehearsal-"+key+".meta"), data: filepath.Join(dir, "rehearsal-"+key+".data")}}
@@ -78,6 +82,13 @@ func makeInitrd(ctx context.Context, r *debkernel.Release, prog []byte) ([]byte,
 	a.Add("init", 0o100755, prog)
 	for i, m := range list {
 		a.Add(fmt.Sprintf("modules/%02d-%s.ko", i, m.Name), 0o100644, m.Data)
+	}
+	if list, err = r.Modules(ctx, slices.Concat(modules, manyModules)...); err != nil {
+		return nil, err
+	}
+	a.Add("many", 0o040755, nil)
+	for i, m := range list { // those that are loaded already are passed over
+		a.Add(fmt.Sprintf("many/%02d-%s.ko", i, m.Name), 0o100644, m.Data)
 	}
 	a.End()
 	return b.Bytes(), nil

@@ -26,8 +26,8 @@ type Config struct {
 	// NoKVM emulates where the processor could be used.
 	NoKVM bool
 	Max   int // machines at once; 0 = 256
-	// BootTimeout bounds the time from QEMU's start until a machine answers; 0 = 60 s. Emulated and beside others it may
-	// take ten times what it takes alone.
+	// BootTimeout bounds the time from QEMU's start until a machine answers, but for what it waits for a processor, which other
+	// machines may have; 0 = 60 s.
 	BootTimeout time.Duration
 	// Warm is how many machines are kept ready for each shape that was asked for lately; 0 = none, and every creation boots.
 	Warm int

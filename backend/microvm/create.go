@@ -49,9 +49,9 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 		return nil, err
 	}
 	m.layers = layers
-	if n := m.disks(); n > maxDisks {
+	if n := m.disks(); n > maxTargets {
 		return nil, fmt.Errorf("create machine: %w: %d layers are %d disks, and a machine has %d: collapse some of them",
-			sandbox.ErrUnsupported, len(spec.Layers), n, maxDisks)
+			sandbox.ErrUnsupported, len(spec.Layers), n, maxTargets)
 	}
 	done, err := d.admit(spec.ID)
 	if err != nil {
@@ -176,7 +176,7 @@ func (d *Driver) settle(ctx context.Context, i *instance, boot string, spec *san
 			}
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, d.cfg.BootTimeout)
+	ctx, cancel := i.within(ctx)
 	defer cancel()
 	ctx, stop := i.until(ctx)
 	defer stop()
@@ -341,7 +341,7 @@ func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.S
 	if err := failpoint.Hit("microvm/started"); err != nil {
 		return nil, err
 	}
-	boot, cancel := context.WithTimeout(ctx, d.cfg.BootTimeout)
+	boot, cancel := i.within(ctx)
 	defer cancel()
 	boot, stop := i.until(boot)
 	defer stop()

@@ -25,8 +25,18 @@ const panicLine = "Kernel panic - not syncing"
 
 // heard is called with each of the monitor's events.
 func (i *instance) heard(e qmp.Event) {
-	if e.Name == "SHUTDOWN" {
-		go i.stopped(context.Background()) // it asks the monitor, whose reader this is
+	switch e.Name { // they ask the monitor, whose reader this is
+	case "SHUTDOWN":
+		go i.stopped(context.Background())
+	case "STOP":
+		go i.checkOver()
+	}
+}
+
+// checkOver looks whether a machine that stands still has ended.
+func (i *instance) checkOver() {
+	if status, err := i.status(context.Background()); err == nil && over(status) {
+		i.stopped(context.Background())
 	}
 }
 
@@ -55,7 +65,12 @@ func standsStill(status string) bool { return status == "paused" || status == "p
 func (i *instance) stopped(ctx context.Context) {
 	tail := i.console(ctx)
 	var f *sandbox.Failure
+	status, _ := i.status(ctx)
 	switch at := strings.LastIndex(tail, panicLine); {
+	case status == "io-error": // the one error of its disk that stops a machine
+		f = sandbox.NewFailure(sandbox.KindStoreFault, "the node has no room for what the sandbox's machine writes")
+	case status == "internal-error":
+		f = sandbox.NewFailure(sandbox.KindVMMCrashed, "QEMU stopped the sandbox's machine: %s", status)
 	case at >= 0:
 		line, _, _ := strings.Cut(tail[at:], "\n")
 		f = sandbox.NewFailure(sandbox.KindGuestPanicked, "the kernel of the sandbox's machine panicked: %.200s", strings.TrimSpace(line))
@@ -139,7 +154,7 @@ func (i *instance) bootFailure(err error) error {
 		f.Message, f.Evidence = fmt.Sprintf("the machine did not boot: %s", ended.Message), ended.Evidence
 	default:
 		if errors.Is(err, context.DeadlineExceeded) {
-			f.Message = fmt.Sprintf("the machine did not answer within %v", i.d.cfg.BootTimeout)
+			f.Message = fmt.Sprintf("the machine did not answer within %v of its own time", i.d.cfg.BootTimeout)
 		}
 		f.Evidence = lastBytes(i.console(context.Background()), maxEvidence)
 		if f.Evidence == "" {

@@ -311,7 +311,7 @@ func (d *Driver) warmMachine(ctx context.Context, m *hardware, t *template, disk
 			err = errors.Join(i.bootFailure(err), i.Destroy(context.WithoutCancel(ctx)))
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, d.cfg.BootTimeout)
+	ctx, cancel := i.within(ctx)
 	defer cancel()
 	ctx, stop := i.until(ctx)
 	defer stop()
@@ -354,7 +354,7 @@ func (d *Driver) cloneMachine(ctx context.Context, id sandbox.ID, m *hardware, t
 			err = errors.Join(i.bootFailure(err), i.Destroy(context.WithoutCancel(ctx)))
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, d.cfg.BootTimeout)
+	ctx, cancel := i.within(ctx)
 	defer cancel()
 	ctx, stop := i.until(ctx)
 	defer stop()

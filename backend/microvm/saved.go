@@ -154,7 +154,7 @@ func (d *Driver) resumeMachine(ctx context.Context, spec *sandbox.Spec, m *hardw
 			}
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, d.cfg.BootTimeout)
+	ctx, cancel := i.within(ctx)
 	defer cancel()
 	ctx, stop := i.until(ctx)
 	defer stop()

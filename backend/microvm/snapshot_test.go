@@ -46,7 +46,8 @@ func fork(b *sandboxtest.Box, n int32) (out []*sandboxtest.Box) {
 // machine of its own. A snapshot that was changed, or of another QEMU or processor, is refused, with the reason.
 func TestSnapshot(t *testing.T) {
 	slow(t)
-	n := sandboxtest.Start(t, warmFactory(t, 1, t.TempDir()), nil)
+	f, inet := netFactory(t, 1, "")
+	n := sandboxtest.Start(t, f, nil)
 	cold := n.Create(t, nil)
 	wantBoot(t, cold, "cold")
 	run := func(b *sandboxtest.Box) {
@@ -64,14 +65,14 @@ func TestSnapshot(t *testing.T) {
 	cold.Stop()
 
 	awaitWarm(t, n.Backend, 1)
-	warm := n.Create(t, nil)
+	warm := n.Create(t, inet.spec(inet.One.String()+"/tcp"))
 	wantBoot(t, warm, "warm")
 	run(warm)
 	seen := map[string]string{}
 	for _, b := range append(fork(warm, 2), warm) {
 		b.WantShell(`bash -c '`+ask+`'`, "held ticks\nsame\n")
-		out := strings.Fields(string(b.Shell("cat /proc/sys/kernel/random/uuid; od -An -N16 -tx8 /dev/urandom | tr -d ' '; cat /etc/machine-id; uname -n").Stdout))
-		if len(out) != 4 {
+		out := strings.Fields(string(b.Shell("cat /proc/sys/kernel/random/uuid; od -An -N16 -tx8 /dev/urandom | tr -d ' '; cat /etc/machine-id /sys/class/net/eth0/address; uname -n; hostname -I | cut -d' ' -f1").Stdout))
+		if len(out) != 6 {
 			t.Fatalf("%q", out)
 		}
 		for _, v := range out {
@@ -80,6 +81,7 @@ func TestSnapshot(t *testing.T) {
 			}
 			seen[v] = b.ID
 		}
+		b.WantShell(inet.reach(inet.One)+"; "+inet.reach(inet.Other)+"; "+inet.reach(inet.One), "reached\nnot reached\nreached\n")
 		if b != warm {
 			grand := fork(b, 1)[0]
 			grand.WantShell(`bash -c '`+ask+`'; uname -n`, "held ticks\nsame\n"+grand.ID+"\n")
@@ -88,11 +90,23 @@ func TestSnapshot(t *testing.T) {
 		}
 	}
 
+	warm.WantShell("echo packed > /root/packed; rm /etc/issue", "")
 	resp, err := n.Snapshots.CreateSnapshot(warm.Ctx, &dsecv1.CreateSnapshotRequest{SandboxId: warm.ID})
 	if err != nil {
 		t.Fatal(err)
 	}
 	id := sandbox.SnapshotID(resp.Snapshot.Id)
+	upper, err := n.Backend.(sandbox.Snapshotter).OpenSnapshot(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer upper.Close()
+	if b, err := os.ReadFile(filepath.Join(upper.Name(), "root/packed")); err != nil || string(b) != "packed\n" {
+		t.Errorf("what it wrote: %q, %v", b, err)
+	}
+	if st, err := os.Stat(filepath.Join(upper.Name(), "etc/issue")); err != nil || st.Mode()&os.ModeCharDevice == 0 {
+		t.Errorf("what it removed: %v, %v", st, err)
+	}
 	refused(t, n, id, nil)
 	if _, err := n.Snapshots.DeleteSnapshot(warm.Ctx, &dsecv1.DeleteSnapshotRequest{SnapshotId: string(id)}); err != nil {
 		t.Fatal(err)

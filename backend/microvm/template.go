@@ -173,7 +173,7 @@ func (d *Driver) makeTemplate(ctx context.Context, dir string, m *hardware, vers
 			err = errors.Join(err, derr)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, d.cfg.BootTimeout)
+	ctx, cancel := i.within(ctx)
 	defer cancel()
 	ctx, stop := i.until(ctx)
 	defer stop()

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/opendsec/dsec/guest/machine"
 	"github.com/opendsec/dsec/guest/machine/control"
 )
 
@@ -17,8 +18,12 @@ const (
 	consoleSize   = 64 << 10  // of the console that is kept
 )
 
-// maxDisks is how many disks fit beside the port and the interface on the machine's 24 transports.
+// maxDisks is how many disks fit beside the port and the interface on the machine's 24 transports. Layers of a machine that
+// has more are behind one of them, a SCSI controller.
 const maxDisks = 22
+
+// maxTargets is how many disks a controller has.
+const maxTargets = 256
 
 // Names of a machine's sockets, relative to its directory, where QEMU runs.
 const (
@@ -68,6 +73,9 @@ func (m *hardware) disks() int {
 	return n
 }
 
+// many tells whether its layers are behind a controller.
+func (m *hardware) many() bool { return m.disks() > maxDisks }
+
 // args are QEMU's arguments.
 func (m *hardware) args() []string {
 	// One thread for all processors when emulated: with one each, QEMU 7.2 can run an instruction while another processor
@@ -100,10 +108,17 @@ func (m *hardware) args() []string {
 	disk := func(serial, path string, writable bool) {
 		a = append(a, "-blockdev", blockdev(serial, path, writable), "-device", "virtio-blk-device,drive="+serial+",serial="+serial)
 	}
+	layer := disk
+	if m.many() {
+		a = append(a, "-device", "virtio-scsi-device,id=many")
+		layer = func(serial, path string, writable bool) {
+			a = append(a, "-blockdev", blockdev(serial, path, writable), "-device", "scsi-hd,bus=many.0,drive="+serial+",serial="+serial)
+		}
+	}
 	for i, l := range m.layers {
-		disk(metaSerial(i), l.meta, false)
+		layer(metaSerial(i), l.meta, false)
 		if l.data != "" {
-			disk(dataSerial(i), l.data, false)
+			layer(dataSerial(i), l.data, false)
 		}
 	}
 	disk(diskSerial, diskName, true)
@@ -173,7 +188,11 @@ func (m *hardware) commandLine() string {
 		// Else the kernel looks for a timer to calibrate by that such a machine has not.
 		s += " tsc_early_khz=" + strconv.Itoa(m.tscKHz)
 	}
-	return s + " -- machine"
+	s += " -- machine"
+	if m.slots == 0 && m.many() {
+		s += " " + machine.Many
+	}
+	return s
 }
 
 // tscKHz reads the speed of the host's clock; 0 = unknown.

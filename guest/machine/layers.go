@@ -103,6 +103,14 @@ func device(serial string) (string, error) {
 				return true
 			}
 		}
+		// Behind a controller: a page that begins with its length.
+		files, _ = filepath.Glob("/sys/block/sd*/device/vpd_pg80")
+		for _, f := range files {
+			if b, err := os.ReadFile(f); err == nil && len(b) > 4 && strings.TrimSpace(string(b[4:])) == serial {
+				dev = "/dev/" + filepath.Base(filepath.Dir(filepath.Dir(f)))
+				return true
+			}
+		}
 		return false
 	})
 	return dev, err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 
 	"golang.org/x/sys/unix"
@@ -11,6 +12,12 @@ import (
 
 // modulesDir is where the initial file system has modules: NN-name.ko, loaded in the order of their names.
 const modulesDir = "/modules"
+
+// manyDir is where those are, with the others, that a machine with many disks takes; Many is the argument that says so.
+const (
+	manyDir = "/many"
+	Many    = "many"
+)
 
 // groupRoot is where a machine of ours has its control groups.
 const groupRoot = "/sys/fs/cgroup"
@@ -51,7 +58,11 @@ func mountAll() error {
 		}
 	}
 	// The modules are needed once more, below the new root.
-	if err := unix.Mount(modulesDir, "/newroot/modules", "", unix.MS_BIND, ""); err != nil {
+	from := modulesDir
+	if slices.Contains(os.Args, Many) {
+		from = manyDir
+	}
+	if err := unix.Mount(from, "/newroot/modules", "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind modules: %w", err)
 	}
 	if err := unix.Chdir("/newroot"); err != nil {
