@@ -20,7 +20,7 @@ func newSnapshotCreate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create ID",
 		Short: "Keep the disk of a sandbox as it is now, and print the snapshot's id",
-		Long: `The sandbox is frozen for some milliseconds. Processes and memory are not kept. While the snapshot is there, what the
+		Long: `The sandbox is frozen for some milliseconds. Processes and memory are kept of microVMs only. While the snapshot is there, what the
 sandbox overwrites or removes goes on counting against its disk limit.`,
 		Example: `  dsec snapshot create $id
   dsec create --snapshot $snapshot --count 4`,
@@ -131,7 +131,7 @@ func newFork() *cobra.Command {
 		Use:   "fork ID",
 		Short: "Make new sandboxes from a running one's disk, and print their ids",
 		Long: `The children are like the original: limits, environment, network, lifetimes. Each records its own changes only.
-Processes and memory are not forked. To make sandboxes of a snapshot: dsec create --snapshot SNAPSHOT.`,
+Processes and memory are forked of microVMs only. To make sandboxes of a snapshot: dsec create --snapshot SNAPSHOT.`,
 		Example: `  dsec fork $id --count 8 --label step=12`,
 		Args:    exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
