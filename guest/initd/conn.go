@@ -122,6 +122,10 @@ func (c *conn) receive() {
 		if len(c.in) > readSize {
 			c.unmap()
 		}
+	} else if c.w-c.r < wire.HeaderSize && !c.room(wire.HeaderSize) {
+		// The beginning of a head at the buffer's very end leaves no place to read to, which would look like the peer's end.
+		c.close()
+		return
 	}
 	c.watch()
 }

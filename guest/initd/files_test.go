@@ -411,3 +411,15 @@ func TestHostileArchives(t *testing.T) {
 		}
 	}
 }
+
+// TestFramesAtTheBuffersEnd: a frame's head may end up cut in two at the end of the buffer that frames are taken from. Many
+// files that are sent as fast as they go meet that, some sooner, some later.
+func TestFramesAtTheBuffersEnd(t *testing.T) {
+	b := newBox(t, &wire.Claim{})
+	data := strings.Repeat("0123456789abcdef", 1<<16)
+	for k := range 100 {
+		if err := b.write(wire.OpenWrite{Path: "/tmp/big"}, data); err != nil {
+			t.Fatalf("file %d: %v", k, err)
+		}
+	}
+}
