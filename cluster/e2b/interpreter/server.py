@@ -29,6 +29,7 @@ MAX_BODY = 16 << 20
 MAX_CONTEXTS = 64
 HEAD_TIME = 30.0
 START_TIME = 60.0
+INTERRUPT_TIME = 10.0
 DEFAULT = "default"
 
 FIELDS = {
@@ -42,7 +43,21 @@ FIELDS = {
     "text/latex": "latex",
     "application/json": "json",
     "application/javascript": "javascript",
+    "e2b/data": "data",
+    "e2b/chart": "chart",
 }
+
+# What a kernel begins with.
+SHOW = """
+def _dsec():
+    from importlib.util import module_from_spec, spec_from_file_location
+    spec = spec_from_file_location("_dsec_show", {})
+    show = module_from_spec(spec)
+    spec.loader.exec_module(show)
+    show.install(get_ipython())
+_dsec()
+del _dsec
+""".format(repr(os.path.join(os.path.dirname(os.path.abspath(__file__)), "show.py")))
 
 
 # Variables of one execution. They are kept where code that looks at its own names does not find them.
@@ -95,6 +110,7 @@ class Context:
         client.start_channels()
         self.manager, self.client = manager, client
         await client.wait_for_ready(timeout=START_TIME)
+        await self.silently(SHOW)
 
     async def close(self) -> None:
         client, manager = self.client, self.manager
@@ -129,9 +145,30 @@ class Context:
         asked = self.client.execute(code, store_history=True, allow_stdin=False)
         try:
             await self.follow(asked, tell)
+        except BaseException:  # whoever asked has gone
+            await self.interrupt(asked)
+            raise
         finally:
             if env and self.client is not None and await self.manager.is_alive():
                 await self.silently(RESET_ENV)
+
+    async def interrupt(self, asked: str) -> None:
+        """End code that nobody waits for. An interrupt that comes before the kernel has begun with it is lost: so again, until it is
+        over. Code that will not end takes its kernel with it."""
+        end = time.monotonic() + INTERRUPT_TIME
+        while self.client is not None and await self.manager.is_alive():
+            if time.monotonic() > end:
+                await self.close()
+                return
+            await self.manager.interrupt_kernel()
+            try:
+                message = await self.client.get_shell_msg(timeout=0.5)
+            except Exception as e:
+                if type(e).__name__ != "Empty":
+                    raise
+                continue
+            if message["parent_header"].get("msg_id") == asked:
+                return
 
     async def follow(self, asked: str, tell: Any) -> None:
         while True:
@@ -278,10 +315,6 @@ class Server:
                 try:
                     await context.open()
                     await context.execute(code, env, tell)
-                except asyncio.CancelledError:
-                    if context.manager is not None:
-                        await context.manager.interrupt_kernel()
-                    raise
                 except ConnectionError:
                     raise
                 except Exception as e:
