@@ -194,8 +194,7 @@ func (d *Door) startBuild(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	f, err := build.Parse([]byte(text))
-	if err != nil {
+	if _, err := build.Parse([]byte(text)); err != nil {
 		return refused(http.StatusBadRequest, "the template's steps: %v", err)
 	}
 	if err := d.builds.begin(b); err != nil {
@@ -204,7 +203,7 @@ func (d *Door) startBuild(w http.ResponseWriter, r *http.Request) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), buildLife)
 	go func() {
 		defer cancel()
-		at, err := d.build(ctx, b, &in, env, f, steps)
+		at, err := d.build(ctx, b, &in, env, text, steps)
 		d.uploads.drop(func(u *upload) bool { return u.template == b.name })
 		b.end(at, err)
 	}()
@@ -213,7 +212,7 @@ func (d *Door) startBuild(w http.ResponseWriter, r *http.Request) error {
 }
 
 // build makes the template; step is where it failed, 0 = at none.
-func (d *Door) build(ctx context.Context, b *templateBuild, in *buildStart, env *templateEnv, f *build.File, steps []int) (step int, err error) {
+func (d *Door) build(ctx context.Context, b *templateBuild, in *buildStart, env *templateEnv, text string, steps []int) (step int, err error) {
 	if err := os.MkdirAll(d.contexts(), 0o700); err != nil {
 		return 0, err
 	}
@@ -257,10 +256,17 @@ func (d *Door) build(ctx context.Context, b *templateBuild, in *buildStart, env 
 		}
 	}
 	o.Output = func(out []byte) error { b.log(current, "info", string(out)); return nil }
+	f, err := build.Parse([]byte(text))
+	if err != nil {
+		return 0, err
+	}
 	made, err := build.Build(ctx, f, o)
 	if connect.CodeOf(err) == connect.CodeUnimplemented && o.Network != nil {
 		b.log(0, "warn", "this node has no network for sandboxes: steps run without")
 		o.Network = nil
+		if f, err = build.Parse([]byte(text)); err != nil { // anew: a build expands variables where they stand
+			return 0, err
+		}
 		made, err = build.Build(ctx, f, o)
 	}
 	if err != nil {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
+	"unicode/utf8"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/sandbox"
@@ -78,6 +80,10 @@ func (d *Door) controlRoutes() http.Handler {
 			writeControl(w, err)
 			return
 		}
+		if err := checkText(r.URL); err != nil {
+			writeControl(w, err)
+			return
+		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 		keyed.ServeHTTP(w, r.WithContext(d.o.WithKey(r.Context(), k)))
 	})
@@ -98,6 +104,15 @@ func presented(r *http.Request) string {
 	return ""
 }
 
+// checkText refuses addresses that are not UTF-8: on the control face all of them are text.
+func checkText(u *url.URL) error {
+	query, err := url.QueryUnescape(u.RawQuery)
+	if err != nil || !utf8.ValidString(query) || !utf8.ValidString(u.Path) {
+		return refused(http.StatusBadRequest, "the address is not UTF-8, or not well escaped")
+	}
+	return nil
+}
+
 // readJSON reads a body that may be empty.
 func readJSON(r *http.Request, into any) error {
 	b, err := io.ReadAll(r.Body)
@@ -109,6 +124,9 @@ func readJSON(r *http.Request, into any) error {
 		return refused(http.StatusBadRequest, "the body broke off: %v", err)
 	case len(strings.TrimSpace(string(b))) == 0:
 		return nil
+	}
+	if !utf8.Valid(b) { // which the decoder would change silently
+		return refused(http.StatusBadRequest, "the body is not UTF-8")
 	}
 	if err := json.Unmarshal(b, into); err != nil {
 		return refused(http.StatusBadRequest, "the body is not the JSON that is expected: %v", err)

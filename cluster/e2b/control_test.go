@@ -79,6 +79,7 @@ func TestBadControl(t *testing.T) {
 		{"POST", "/v2/sandboxes", `{`, "JSON", 400},
 		{"POST", "/v2/sandboxes", `{}`, "templateID", 400},
 		{"POST", "/v2/sandboxes", `{"templateID":"base","timeout":-1}`, "timeout", 400},
+		{"POST", "/v2/sandboxes", `{"templateID":"base+fullvm"}`, "want +container or +microvm", 400},
 		{"POST", "/v2/sandboxes", `{"templateID":"base","autoPause":true,"autoPauseMemory":false}`, "not supported", 400},
 		{"POST", "/v2/sandboxes", `{"templateID":"base","volumeMounts":[{"name":"v","path":"/v"}]}`, "not supported", 400},
 		{"POST", "/v2/sandboxes", `{"templateID":"base","network":{"rules":{"a":[]}}}`, "not supported", 400},

@@ -56,7 +56,12 @@ func (d *Door) create(w http.ResponseWriter, r *http.Request, timeout float64) e
 		sum := sha256.Sum256([]byte(presented(r) + "\x00" + k))
 		req.IdempotencyKey = "e2b-" + hex.EncodeToString(sum[:])
 	}
-	b, err := d.createOf(r.Context(), in.TemplateID, req)
+	template, backend, err := splitBackend(in.TemplateID)
+	if err != nil {
+		return err
+	}
+	spec.Backend = backend
+	b, err := d.createOf(r.Context(), template, req)
 	if err != nil {
 		return err
 	}

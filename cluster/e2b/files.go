@@ -13,6 +13,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"connectrpc.com/connect"
 
@@ -63,6 +64,9 @@ type fileRequest struct {
 func (d *Door) fileRequest(r *http.Request, operation string) (*fileRequest, error) {
 	v := r.URL.Query()
 	f := &fileRequest{ctx: r.Context(), path: v.Get("path"), user: v.Get("username")}
+	if !utf8.ValidString(f.user) {
+		return nil, refused(http.StatusUnauthorized, "invalid username: %.40q is not UTF-8", f.user)
+	}
 	if r.Header.Get(headerToken) != "" || v.Get("signature") == "" {
 		if err := d.admit(r); err != nil {
 			return nil, err

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"connectrpc.com/connect"
 
@@ -89,7 +90,11 @@ func routed(r *http.Request) (t target, data bool, err error) {
 	if err != nil {
 		return t, true, refused(http.StatusBadGateway, "sandbox %.40q was not found: it is no sandbox's id", id)
 	}
-	return target{id: sid, port: uint16(n), user: basicUser(r)}, true, nil
+	t = target{id: sid, port: uint16(n), user: basicUser(r)}
+	if !utf8.ValidString(t.user) {
+		return t, true, refused(http.StatusUnauthorized, "invalid username: %.40q is not UTF-8", t.user)
+	}
+	return t, true, nil
 }
 
 func isNumber(s string) bool {

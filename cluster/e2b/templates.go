@@ -99,6 +99,10 @@ func (d *Door) templateNamed(r *http.Request, name string) (templateView, error)
 	if err != nil {
 		return templateView{}, err
 	}
+	name, _, err = splitBackend(name)
+	if err != nil {
+		return templateView{}, err
+	}
 	for _, t := range all {
 		if t.TemplateID == name || slices.Contains(t.Names, name) {
 			return t, nil

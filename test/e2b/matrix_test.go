@@ -55,8 +55,8 @@ type result struct {
 }
 
 func TestPackages(t *testing.T) {
-	n := startNode(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	n, registry := startNode(t), image(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
 	judged := packages
 	if os.Getenv("DSEC_TEST_SLOW") == "" && !*update {
@@ -70,7 +70,7 @@ func TestPackages(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.CommandContext(ctx, run[0], append(run[1:], "debian", os.Getenv("DSEC_E2B_ONLY"))...)
+			cmd := exec.CommandContext(ctx, run[0], append(run[1:], "debian", registry, os.Getenv("DSEC_E2B_ONLY"))...)
 			cmd.Env = n.env()
 			var out, errs bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &errs

@@ -120,6 +120,41 @@ func TestTrouble(t *testing.T) {
 	t.Run("cut", func(t *testing.T) { cut(t, b) })
 	t.Run("HTTP/2", func(t *testing.T) { http2(t, b) })
 	t.Run("ports", func(t *testing.T) { ports(t, b) })
+	t.Run("gone", func(t *testing.T) { goneSandbox(t, n) })
+}
+
+// goneSandbox: one that has ended is not found on every path of the data face, and no path is an error of the platform's.
+func goneSandbox(t *testing.T, n *node) {
+	b := n.inside(t, "base")
+	if _, err := n.Client.Sandboxes.StopSandbox(t.Context(), &dsecv1.StopSandboxRequest{SandboxId: b.id}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range [][3]string{ // method, path, media
+		{"GET", "/health", ""}, {"GET", "/files?path=/x", ""}, {"POST", "/files?path=/x", "application/octet-stream"},
+		{"POST", "/filesystem.Filesystem/Stat", "application/json"}, {"POST", "/filesystem.Filesystem/ListDir", "application/json"},
+		{"POST", "/filesystem.Filesystem/MakeDir", "application/json"}, {"POST", "/filesystem.Filesystem/Remove", "application/json"},
+		{"POST", "/filesystem.Filesystem/CreateWatcher", "application/json"}, {"POST", "/process.Process/CloseStdin", "application/json"},
+	} {
+		body := `{"path":"/x"}`
+		if strings.HasSuffix(c[1], "CloseStdin") {
+			body = `{"process":{"pid":1}}`
+		}
+		req, err := http.NewRequestWithContext(t.Context(), c[0], n.url+c[1], strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.header(req.Header, "49983")
+		req.Header.Set("Content-Type", c[2])
+		resp, err := b.http.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if s := resp.StatusCode; s != http.StatusBadGateway && s != http.StatusServiceUnavailable && s != http.StatusNotFound || !strings.Contains(string(got), "not found") && !strings.Contains(string(got), "no process") {
+			t.Errorf("%s %s: %d %s", c[0], c[1], s, got)
+		}
+	}
 }
 
 // fullDisk: an upload that does not fit is 507, leaves nothing of itself, and the sandbox goes on.

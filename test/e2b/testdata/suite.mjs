@@ -1,13 +1,14 @@
 // Calls every method of the npm package `e2b` on a service, and prints a line of JSON for each: what came of it. See suite.py, whose
-// names and outcomes these are. Arguments: the directory that the package is installed in, another template, a part of a name.
+// names and outcomes these are. Arguments: the directory that the package is installed in, another template, an image in a registry, a part of a name.
 import { createRequire } from 'node:module'
 import assert from 'node:assert/strict'
 import fs from 'node:fs'
 import http from 'node:http'
 import os from 'node:os'
 import path from 'node:path'
+import rest from './rest.mjs'
 
-const [dir, other = 'debian', only = ''] = process.argv.slice(2)
+const [dir, other = 'debian', registry = '', only = ''] = process.argv.slice(2)
 const e2b = createRequire(path.join(dir, 'x.js'))('e2b')
 const { Sandbox } = e2b
 const TEMPLATE = `suite-js-${process.pid}`
@@ -337,6 +338,7 @@ add('files.write_files', async (s) => {
   const out = await s.files.write([{ path: 'many/1', data: '1' }, { path: 'many/sub/2', data: '2' }])
   assert.deepEqual(out.map((o) => o.path), ['/home/user/many/1', '/home/user/many/sub/2'])
   assert.equal(await s.files.read('many/sub/2'), '2')
+  if (s.files.writeFiles) assert.equal((await s.files.writeFiles([{ path: 'many/3', data: '3' }])).length, 1)
 })
 add('files.write(metadata)', async (s) => {
   const w = await s.files.write('meta', 'x', { metadata: { Author: 'A b', 'k.1_2': '~!' } })
@@ -490,6 +492,8 @@ add('Template.exists', async () => {
   assert.equal(await fn.call(e2b.Template, 'base'), true)
   assert.equal(await fn.call(e2b.Template, 'no-such-template'), false)
 })
+
+rest(add, { e2b, has, refuses, rejects, until, fresh, Refused, TEMPLATE, other, registry })
 
 const s = await Sandbox.create({ timeoutMs: 600_000, envs: { Y: 'yes' } })
 try {

@@ -2,7 +2,7 @@
 
 The variables E2B_API_URL, E2B_SANDBOX_URL, E2B_DOMAIN and E2B_API_KEY lead to the service. Outcomes: works; refused (the service, or the
 package by what the service says of itself, raised an error that says so); absent (this version of the package does not have it);
-failed. Templates: base has a user called user; other is another name.
+failed. Arguments: another template's name, an image in a registry, a part of a case's name. Templates: base has a user called user; other is another name.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ from e2b import AsyncSandbox, CommandExitException, Sandbox
 CASES: list[tuple[str, Callable[..., Any]]] = []
 OTHER = sys.argv[1] if len(sys.argv) > 1 else "debian"
 KEY = f"suite-{time.time_ns()}"
-ONLY = sys.argv[2] if len(sys.argv) > 2 else ""
+REGISTRY = sys.argv[2] if len(sys.argv) > 2 else ""
+ONLY = sys.argv[3] if len(sys.argv) > 3 else ""
 
 
 TEMPLATE = f"suite-py-{os.getpid()}"
@@ -776,6 +777,9 @@ def _(s):
             assert await n.kill()
 
     asyncio.run(main())
+
+
+import rest  # noqa: E402, F401 - more cases
 
 
 def outcome(fn: Callable[..., Any], s: Any) -> tuple[str, str]:
