@@ -144,7 +144,7 @@ func TestNoAgentComes(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := resp.Response.Results[0].GetError().GetFailure()
-	if f.GetKind() != string(sandbox.KindBootFailed) || f.GetBlame() != dsecv1.Blame_BLAME_USER || !strings.Contains(f.GetEvidence(), "system is up") {
+	if f.GetKind() != string(sandbox.KindBootFailed) || !strings.Contains(f.GetMessage(), "--agent") || !strings.Contains(f.GetEvidence(), "system is up") {
 		t.Errorf("got %v", resp.Response.Results[0])
 	}
 }

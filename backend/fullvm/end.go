@@ -182,7 +182,6 @@ func (i *instance) bootFailure(err error) error {
 		f.Message, f.Evidence = fmt.Sprintf("the full VM did not start: %s", ended.Message), ended.Evidence
 		return f
 	case errors.Is(err, errNoAgentCame):
-		f.Blame = sandbox.BlameUser
 		f.Message = "the full VM did not start as its disk promises: " + err.Error()
 	case errors.Is(err, errNoSystem):
 		f.Blame = sandbox.BlameUser // no other node would find something on this disk

@@ -299,6 +299,19 @@ func TestNoSystem(t *testing.T) {
 	}
 }
 
+// TestSeedRefused: what cannot be a seed disk is refused before anything is made.
+func TestSeedRefused(t *testing.T) {
+	n := node(t, fullvmtest.Echo("x"), "")
+	for want, seed := range map[string]*dsecv1.CloudInit{
+		"at most 1048576":   {UserData: make([]byte, 1<<20), NetworkConfig: []byte("x")},
+		"leave instance-id": {MetaData: []byte("a: b\ninstance-id : mine\n")},
+		"not JSON":          {MetaData: []byte(` {"instance-id": "mine"}`)},
+	} {
+		_, err := n.Creator.CreateResolved(sandboxtest.Context(t), n.Request(&dsecv1.SandboxSpec{CloudInit: seed}))
+		sandboxtest.WantCode(t, err, connect.CodeInvalidArgument, "cloud_init", want)
+	}
+}
+
 // TestSuccessor: another driver over the same state, as after kill -9 of the edge, finds the machine and what is left of
 // others.
 func TestSuccessor(t *testing.T) {

@@ -54,7 +54,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer os.RemoveAll(work)
-	if b.node, err = testkit.StartNode(ctx, b.dsec, filepath.Join(work, "node"), "--opt", "pool=2g", "--opt", "warm=0", "--opt", "fullvm=on"); err != nil {
+	if b.node, err = testkit.StartNode(ctx, b.dsec, filepath.Join(work, "node"), "--opt", "pool=2g", "--opt", "warm=1", "--opt", "fullvm=on"); err != nil {
 		return err
 	}
 	defer func() {

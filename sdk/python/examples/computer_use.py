@@ -2,9 +2,9 @@
 
     python examples/computer_use.py [BASE]
 
-BASE is a desktop's disk: `dsec image import "$(hack/desktop-image.sh)" --disk --agent --name desktop`. What was typed is
-read back twice: as a file, by the agent inside, and as a change of the picture where the text is. The pictures are kept as
-before.png and after.png. The address and key of the service are those of `dsec up`, or DSEC_URL and DSEC_API_KEY.
+BASE is a desktop's disk: `dsec image import "$(hack/desktop-image.sh)" --disk --agent --name desktop`. What was typed
+is read back as a file, by the agent inside, and seen as a change of the picture. The pictures are kept as before.png
+and after.png. The address and key of the service are those of `dsec up`, or DSEC_URL and DSEC_API_KEY.
 """
 
 import asyncio

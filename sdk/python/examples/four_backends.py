@@ -2,9 +2,10 @@
 
     python examples/four_backends.py BACKEND [BASE]
 
-BACKEND is fncall, container, microvm or fullvm. BASE is a base that the service has; of fullvm, a disk whose system has an
-agent and Python (`dsec image import FILE --disk --agent`). Default: debian, and debian-vm for fullvm. The address and key
-of the service are those of `dsec up`, or DSEC_URL and DSEC_API_KEY.
+BACKEND is fncall, container, microvm or fullvm. BASE is a base that the service has; of fullvm, a disk whose system
+has an agent and Python (`dsec image import "$(hack/debian-vm.sh)" --disk --agent --name debian-vm`). Default: debian,
+and debian-vm for fullvm. Function calls run over the base of their runtime. The address and key of the
+service are those of `dsec up`, or DSEC_URL and DSEC_API_KEY.
 """
 
 import asyncio
@@ -40,7 +41,7 @@ async def solve(client: DSecClient, backend: str, base: str) -> Answer:
         return Answer(done.stdout.decode(), done.exit_code)
     async with await machine(client, backend, base) as sandbox:
         result = await sandbox.run(["python3", "-c", TASK], stdin=NUMBERS.encode())
-        return Answer(result.stdout, result.exit_code)
+        return Answer(result.stdout.decode(), result.exit_code)
 
 
 async def main(backend: str, base: str) -> None:

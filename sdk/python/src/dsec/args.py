@@ -175,7 +175,9 @@ class CloudInit:
 
     def to_json(self) -> dict[str, Any]:
         return without_defaults(
-            userData=_octets(self.user_data), metaData=_octets(self.meta_data), networkConfig=_octets(self.network_config)
+            userData=_octets(self.user_data),
+            metaData=_octets(self.meta_data),
+            networkConfig=_octets(self.network_config),
         )
 
 
@@ -187,8 +189,9 @@ def _octets(data: str | bytes) -> str:
 class DSecFullVMRunArgs(DSecRunArgs):
     """A complete machine with a screen, started from ``base``: a disk (``dsec image import FILE --disk``).
 
-    ``disk_limit_mb`` is the size of its disk, not less than the image's. Use it by ``Sandbox.screen``; by commands, files
-    and ports as any other where its system has an agent (``--agent``), else those raise Unsupported. It has no network.
+    ``disk_limit_mb`` is the size of its disk, not less than the image's. Use it by ``Sandbox.screen``; by commands,
+    files and ports as any other where its system has an agent (``--agent``), else those raise Unsupported. It has no
+    network.
     """
 
     backend: ClassVar[str] = "fullvm"
