@@ -177,8 +177,8 @@ func (i *instance) Resume(ctx context.Context) error {
 // statsTimeout bounds what statistics wait for the agent.
 const statsTimeout = 2 * time.Second
 
-// Stats are as the node accounts them, the whole machine's; where an agent answers, memory, processes and memory kills are
-// those of its commands.
+// Stats are as the node accounts them, the whole machine's; where an agent answers, processes and memory kills are those of
+// its commands.
 func (i *instance) Stats(ctx context.Context) (sandbox.Stats, error) {
 	st, err := i.groups.Stats()
 	if err != nil {
@@ -202,7 +202,7 @@ func (i *instance) Stats(ctx context.Context) (sandbox.Stats, error) {
 	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
 	defer cancel()
 	if r, err := i.ask(ctx, &control.Request{Op: control.OpStats}); err == nil && r.Stats != nil {
-		st.MemoryBytes, st.MemoryPeakBytes, st.Pids, st.OOMKills = r.Stats.Memory, r.Stats.MemoryPeak, r.Stats.Pids, r.Stats.OOMKills
+		st.Pids, st.OOMKills = r.Stats.Pids, r.Stats.OOMKills
 	}
 	return st, nil
 }
