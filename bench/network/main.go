@@ -35,7 +35,7 @@ func main() {
 func alone() int {
 	b := &bench{}
 	out := flag.String("out", "bench/out/network.json", "where the rows go")
-	flag.StringVar(&b.only, "only", "", "comma-separated parts to run: link, policy, traffic, rules, names, create, live, leftovers (all)")
+	flag.StringVar(&b.only, "only", "", "comma-separated parts to run: link, policy, traffic, rules, names, create, machines, live, leftovers (all)")
 	flag.StringVar(&b.dsec, "dsec", "bin/dsec", "the program, with dsec-init beside it")
 	flag.IntVar(&b.lives, "lives", 1000, "creations before leftovers are counted")
 	flag.IntVar(&b.n, "n", 300, "runs of each figure")
@@ -58,7 +58,7 @@ func (b *bench) run(ctx context.Context, out string) error {
 		name string
 		f    func(context.Context) error
 	}{{"link", b.links}, {"policy", b.policies}, {"traffic", b.traffic}, {"rules", b.rules},
-		{"names", b.names}, {"create", b.creations}, {"live", b.live}, {"leftovers", b.leftovers}} {
+		{"names", b.names}, {"create", b.creations}, {"machines", b.machines}, {"live", b.live}, {"leftovers", b.leftovers}} {
 		if b.only != "" && !strings.Contains(","+b.only+",", ","+part.name+",") {
 			continue
 		}

@@ -27,17 +27,22 @@ type whole struct {
 	*testkit.Node
 	work, state string
 	warm        int
+	backend     dsecv1.Backend
 }
 
 const base = "debian"
 
-func (b *bench) startWhole(ctx context.Context, warm int) (w *whole, err error) {
+func (b *bench) startWhole(ctx context.Context, warm int, opts ...string) (w *whole, err error) {
 	w = &whole{warm: warm}
 	if w.work, err = os.MkdirTemp("/var/tmp", "bn-"); err != nil { // a disk, and a short path: sockets lie below it
 		return nil, err
 	}
 	w.state = filepath.Join(w.work, "s")
-	w.Node, err = testkit.StartNode(ctx, b.dsec, w.state, "--opt", "network=on", "--opt", "resolver=198.51.100.53", "--opt", fmt.Sprintf("warm=%d", warm), "--opt", "pool=4g")
+	var flags []string
+	for _, o := range append([]string{"network=on", "resolver=198.51.100.53", fmt.Sprintf("warm=%d", warm), "pool=4g"}, opts...) {
+		flags = append(flags, "--opt", o)
+	}
+	w.Node, err = testkit.StartNode(ctx, b.dsec, w.state, flags...)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(w.work))
 	}
@@ -89,6 +94,7 @@ func (w *whole) create(ctx context.Context, n int, rules ...string) ([]string, e
 		list = append(list, &dsecv1.NetworkRule{Target: r, Allow: true})
 	}
 	boxes, err := w.Client.Create(ctx, &dsecv1.CreateSandboxRequest{Count: int32(n), Spec: &dsecv1.SandboxSpec{
+		Backend:      w.backend,
 		Environment:  &dsecv1.Environment{Base: base},
 		Limits:       &dsecv1.Limits{MemoryBytes: 128 << 20, CpuMillis: 1000, Pids: 64, DiskBytes: 32 << 20, ShmBytes: 16 << 20},
 		NetworkRules: list, TtlSeconds: &ttl, Labels: map[string]string{"job": "bench"},
@@ -106,12 +112,15 @@ func (w *whole) stopAll(ctx context.Context) error {
 }
 
 // settle waits until shells are ready again.
-func (w *whole) settle(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+func (w *whole) settle(ctx context.Context) error { return w.await(ctx, w.warm, 2*time.Minute) }
+
+// await waits until so many shells and machines are ready.
+func (w *whole) await(ctx context.Context, n int, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		r, err := w.Client.Node.GetNode(ctx, &dsecv1.GetNodeRequest{})
-		if err == nil && int(r.GetWarmShells()) >= w.warm {
+		if err == nil && int(r.GetWarmShells()) >= n {
 			return nil
 		}
 		select {

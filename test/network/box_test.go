@@ -37,7 +37,12 @@ func (w *world) boxWith(t *testing.T, toolkits []string, allow ...string) *box {
 
 func (w *world) stacked(t *testing.T, n int, base string, toolkits, allow []string) []*box {
 	t.Helper()
+	backend := dsecv1.Backend_BACKEND_UNSPECIFIED
+	if w.machines {
+		backend = dsecv1.Backend_BACKEND_MICROVM
+	}
 	made, err := w.Client.Create(t.Context(), &dsecv1.CreateSandboxRequest{Count: int32(n), Spec: &dsecv1.SandboxSpec{
+		Backend:      backend,
 		Environment:  &dsecv1.Environment{Base: base, Toolkits: toolkits},
 		Limits:       &dsecv1.Limits{MemoryBytes: 512 << 20, CpuMillis: 2000, Pids: 256, DiskBytes: 128 << 20, ShmBytes: 16 << 20},
 		NetworkRules: rules(allow),
@@ -64,6 +69,9 @@ func (b *box) stop() {
 func (b *box) sh(line string) string {
 	b.t.Helper()
 	timeout := 60.0
+	if b.machines { // emulated, they are slow
+		timeout = 600
+	}
 	r, err := b.Client.Commands.Exec(b.t.Context(), &dsecv1.ExecRequest{SandboxId: b.id, OperationId: client.NewOperationID(),
 		Command: &dsecv1.CommandSpec{Shell: line, TimeoutSeconds: &timeout}})
 	if err != nil {
@@ -87,9 +95,9 @@ func (b *box) reach(args string, want ...string) {
 	b.t.Errorf("reach %s: %q, want %q", args, got, want)
 }
 
-// denied tells whether a program was told that it may not: by nftables that is a refusal from the link.
+// denied tells whether a program was told that it may not: by nftables, and in machines, that is a refusal from the link.
 func (b *box) denied(word string) bool {
-	return word == "denied" || b.by == datapath.Nftables && (word == "refused" || word == "unreachable")
+	return word == "denied" || (b.by == datapath.Nftables || b.machines) && (word == "refused" || word == "unreachable")
 }
 
 // set replaces the rules and returns the generation in force.

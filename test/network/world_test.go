@@ -38,11 +38,13 @@ type world struct {
 	link  networktest.Link // the node's own, to the internet
 	state string
 	by    string // what enforces
+
+	machines bool // sandboxes are microVMs
 }
 
 // start makes a world whose node's rules are enforced by one kind of datapath. When the test ends the node is stopped, and
 // nothing of it may be left.
-func start(t *testing.T, by string) *world {
+func start(t *testing.T, by string, opts ...string) *world {
 	t.Helper()
 	w := &world{t: t, inet: networktest.New(t), here: networktest.Here(t), by: by}
 	w.link = w.inet.Join(w.here, "eth0")
@@ -62,8 +64,11 @@ func start(t *testing.T, by string) *world {
 	w.state = filepath.Join(work, "s")
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	w.Node, err = testkit.StartNode(ctx, filepath.Join(os.Getenv(binEnv), "dsec"), w.state,
-		"--opt", "network="+by, "--opt", "resolver="+networktest.ResolverV4.String(), "--opt", "warm=4", "--opt", "pool=2g")
+	flags := []string{"--opt", "network=" + by, "--opt", "resolver=" + networktest.ResolverV4.String(), "--opt", "warm=4", "--opt", "pool=2g"}
+	for _, o := range opts {
+		flags = append(flags, "--opt", o)
+	}
+	w.Node, err = testkit.StartNode(ctx, filepath.Join(os.Getenv(binEnv), "dsec"), w.state, flags...)
 	if err != nil {
 		t.Fatalf("start the node: %v", err)
 	}

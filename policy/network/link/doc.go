@@ -1,4 +1,5 @@
-// Package link gives sandboxes a network: a router per node, and a pair of virtual interfaces per sandbox.
+// Package link gives sandboxes a network: a router per node, and a pair of virtual interfaces per sandbox, or a tap where the
+// sandbox is a machine.
 //
 // The *router* is a network namespace of its own. The host's ends of all sandboxes' pairs lie in it, and so do the
 // node's resolver and proxies, so that the host's own interfaces, routes, firewall and names are left alone.
@@ -13,6 +14,7 @@
 //
 //	router, err := link.Open(link.Config{Dir: "/run/dsec/network", Plan: link.DefaultPlan(), Uplink: link.DefaultUplink()})
 //	err = router.Make(7, netns)      // when a warm shell is made: interface, addresses, routes, all up
+//	queue, err := router.MakeTap(12288)  // a machine's: its monitor is handed the queue, and the link ends with it
 //	err = router.Remove(7)           // or let the sandbox's namespace end
 //	err = router.Sweep(keep)         // after a restart
 //	err = router.Destroy()           // when the node is taken down; Close leaves everything in place

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/bench/measure"
+)
+
+// machines: creations of microVMs with a network beside those without, in turns, each of a machine that was ready.
+func (b *bench) machines(ctx context.Context) (err error) {
+	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
+		fmt.Fprintln(os.Stderr, "without microVMs:", err)
+		return nil
+	}
+	const warm = 4
+	w, err := b.startWhole(ctx, warm, "microvm=auto", "microvm-warm=1")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		left, serr := w.stop()
+		if len(left) > 0 {
+			serr = errors.Join(serr, fmt.Errorf("left behind: %q", left))
+		}
+		err = errors.Join(err, serr)
+	}()
+	if err := w.settle(ctx); err != nil {
+		return err
+	}
+	w.backend = dsecv1.Backend_BACKEND_MICROVM
+	if _, err := w.create(ctx, 1); err != nil { // boots, and has machines made ready from then on
+		return err
+	}
+	kinds := []struct {
+		name  string
+		rules []string
+	}{{"microvm_create_without", nil}, {"microvm_create_with_network", []string{"203.0.113.0/24"}}}
+	times, failures := map[string][]time.Duration{}, map[string]int{}
+	for i := range max(3, b.n/60) {
+		for j := range kinds {
+			k := kinds[(i+j)%2]
+			if err := w.stopAll(ctx); err != nil {
+				return err
+			}
+			// As many shells as before, those with a link included, and a machine.
+			if err := w.await(ctx, warm+max(1, warm/2)+1, 10*time.Minute); err != nil {
+				return err
+			}
+			start := time.Now()
+			if _, err := w.create(ctx, 1, k.rules...); err != nil {
+				failures[k.name]++
+				continue
+			}
+			times[k.name] = append(times[k.name], time.Since(start))
+		}
+	}
+	for i, k := range kinds {
+		b.add(measure.FromDurations(k.name, times[k.name], failures[k.name]), kinds[max(0, i-1)].name)
+	}
+	return nil
+}
