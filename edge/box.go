@@ -48,7 +48,9 @@ type box struct {
 	netSecond            lifecycle.Now   // in which netNoted network events were recorded
 	netLast              bool            // those of its end are being recorded
 	netNoted, netLeftOut int
-	fullFrom             time.Time // when its disk was first seen full, since it last had room
+	faults               map[faultKind]int // store faults that are not recorded yet
+	faultsSeen           time.Time         // up to when they are
+	fullFrom             time.Time         // when its disk was first seen full, since it last had room
 	net                  reachability
 	secrets              map[string]string // as given at creation; nil after a restart of the edge
 	retry                lifecycle.Now     // when to try again to reach an instance that could not be recovered; 0 = no need

@@ -39,6 +39,8 @@ type Config struct {
 
 	// StoreFault is asked when a command fails; nil: layers lie on this machine.
 	StoreFault StoreFaults
+	// NewStoreFaults returns what was found since it was asked last, from the beginning at first; nil: nothing is.
+	NewStoreFaults func() []StoreFault
 
 	// Limits of sandboxes.
 	DefaultLimits  sandbox.Limits

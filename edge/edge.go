@@ -35,6 +35,7 @@ type Edge struct {
 	ceilings  ceilings
 	netEvents chan NetworkEvent
 	netLost   atomic.Int64 // network events that were dropped
+	faultsMu  sync.Mutex   // taken before mu of a box, by whoever takes new store faults
 
 	closing   chan struct{} // closed by Close
 	closeOnce sync.Once

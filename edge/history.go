@@ -23,6 +23,7 @@ type history struct {
 	commands map[int64]*commandHistory // running ones
 	sessions map[string]*session
 	network  *record.NetworkAsked // nil = as created
+	faults   time.Time            // up to when store faults are recorded
 }
 
 type commandHistory struct{ public *dsecv1.Command }
@@ -64,7 +65,12 @@ func (h *history) visit(e *record.Entry) error {
 		h.session(body.SessionEnded)
 	case *record.Entry_NetworkAsked:
 		h.network = body.NetworkAsked
+	case *record.Entry_Note:
+		if body.Note.Type == storeFaultType {
+			h.faults = wall
+		}
 	case *record.Entry_Checkpoint:
+		h.faults = wall // it may stand for such notes
 		h.checkpoint(body.Checkpoint, at)
 	}
 	return nil
@@ -106,6 +112,7 @@ func (h *history) session(p *dsecv1.Session) {
 // restore gives the sandbox its past. Nobody else knows it yet.
 func (h *history) restore(b *box) {
 	b.machine, b.readyAt, b.endedAt, b.handle = h.machine, h.readyAt, h.endedAt, h.handle
+	b.faultsSeen = h.faults
 	for _, s := range h.sessions {
 		s.b = b
 		if h.ended && s.end == nil {

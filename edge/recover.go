@@ -76,6 +76,9 @@ func (e *Edge) Recover(ctx context.Context) error {
 	if len(unreadable.m) == 0 { // else one of them may need what looks unneeded
 		e.snapshots.settle()
 	}
+	if e.cfg.NewStoreFaults != nil { // those of the past are for the sandboxes that were found
+		e.spawn(e.followFaults)
+	}
 	return nil
 }
 

@@ -59,6 +59,7 @@ func (b *box) destroy(f *sandbox.Failure) {
 		}
 	}
 	b.settleNetwork()
+	b.settleFaults()
 	b.finish(f)
 }
 

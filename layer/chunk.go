@@ -43,9 +43,12 @@ func (b *Blob) Verify(ctx context.Context, r io.ReaderAt) error {
 	})
 }
 
-// Truncated is the error of a blob that ends before size bytes at off.
+// ErrTruncated is the ErrDamaged of a blob that is shorter than its manifest says.
+var ErrTruncated = fmt.Errorf("%w: truncated", ErrDamaged)
+
+// Truncated is the error of a blob that ends before size bytes at off: ErrTruncated.
 func Truncated(off int64, size int) error {
-	return fmt.Errorf("%w: it ends before byte %d", ErrDamaged, off+int64(size))
+	return fmt.Errorf("%w: it ends before byte %d", ErrTruncated, off+int64(size))
 }
 
 // hashers is how many chunks are read and hashed at a time.

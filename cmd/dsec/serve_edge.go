@@ -85,6 +85,7 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 		return err
 	}
 	cfg.StoreFault = store.faults(d)
+	cfg.NewStoreFaults = store.newFaults(d)
 	if cfg.MinFreeMemory, err = minFree(opts); err != nil {
 		return err
 	}

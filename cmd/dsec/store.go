@@ -147,6 +147,22 @@ func (c storeConfig) faults(d stateDir) edge.StoreFaults {
 	}
 }
 
+// newFaults tells the edge of faults as they come; nil as of faults.
+func (c storeConfig) newFaults(d stateDir) func() []edge.StoreFault {
+	if !c.lazy {
+		return nil
+	}
+	r := lazy.NewFaultReader(faultFile(d))
+	return func() []edge.StoreFault {
+		news := r.News()
+		out := make([]edge.StoreFault, len(news))
+		for i, f := range news {
+			out[i] = edge.StoreFault{At: f.When, Layer: fmt.Sprintf("%016x", f.Layer), What: f.What, Count: f.Count}
+		}
+		return out
+	}
+}
+
 // faultFile is where store faults are written down.
 func faultFile(d stateDir) string { return d.path("run", "store-faults") }
 

@@ -51,6 +51,23 @@ func faulty(t *testing.T, r *rig, d layer.Digest, since time.Time) bool {
 	return f.Between(map[uint64]bool{id: true}, since, time.Now())
 }
 
+// repaired tells how often a fault of the layer was written down that no reader saw.
+func repaired(t *testing.T, r *rig, d layer.Digest, what string) (n int) {
+	t.Helper()
+	id, err := lazy.NodeID(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := lazy.NewFaultReader(r.faultFile())
+	defer f.Close()
+	for _, x := range f.News() {
+		if x.Layer == id && x.What == what {
+			n += x.Count
+		}
+	}
+	return n
+}
+
 func TestSlowStoreIsWaitedFor(t *testing.T) {
 	r, d, file, data := one(t, nil)
 	start := time.Now()
@@ -128,6 +145,9 @@ func TestDamagedStore(t *testing.T) {
 	if st := r.server.Stats(); st.StoreDamaged != 1 || faulty(t, r, d, start) {
 		t.Errorf("a flip that passes: %+v", st)
 	}
+	if n := repaired(t, r, d, lazy.FaultStoreDamaged); n != 1 {
+		t.Errorf("a flip that passes was written down %d times", n)
+	}
 	// One that stays is never served.
 	s2 := r.publish(2, 4*mib)
 	file2 := filepath.Join(r.mount(s2.Digest), "file-2")
@@ -156,7 +176,7 @@ func TestTruncatedObject(t *testing.T) {
 	good(t, file, data, 10*mib-layer.ChunkSize, layer.ChunkSize)
 	_, err := readAt(file, 10*mib+layer.ChunkSize, 4096)
 	wantEIO(t, err)
-	if !faulty(t, r, d, start) {
+	if !faulty(t, r, d, start) || repaired(t, r, d, lazy.FaultStoreTruncated) == 0 {
 		t.Error("the fault was not written down")
 	}
 	r.store.Cut(0)
@@ -209,6 +229,10 @@ func TestDamagedCache(t *testing.T) {
 	st := r.server.Stats()
 	if n := r.store.Requests.Load() - before; n < 3 || n > 10 {
 		t.Errorf("%d requests for 5 chunks", n)
+	}
+	r.halt() // writes what it has counted
+	if n := repaired(t, r, d, lazy.FaultCacheDamaged); n != 3 {
+		t.Errorf("%d damaged chunks were written down, want 3", n)
 	}
 	if st.Cache.Damaged != 3 || st.FetchedBytes < 5*layer.ChunkSize || st.FetchedBytes > 10*layer.ChunkSize {
 		t.Errorf("%+v", st)

@@ -93,7 +93,7 @@ func (s *Server) fault(ctx context.Context, id uint64, start time.Time, err erro
 	if ctx.Err() != nil {
 		return ctx.Err() // this server ends: its successor answers
 	}
-	s.src.faults.Add(1)
+	s.src.failures.Add(1)
 	select {
 	case <-time.After(leastFault - time.Since(start)):
 	case <-ctx.Done():

@@ -245,6 +245,9 @@ func (s *Server) bring(ctx context.Context, d layer.Digest) error {
 			return err
 		}
 		s.src.storeDamaged.Add(1)
+		if id, err := NodeID(d); err == nil {
+			s.src.faults.note(id, FaultStoreDamaged)
+		}
 		s.o.Log.Error("the store gave damaged metadata: it is fetched again", "layer", d, "err", err)
 	}
 	// Something damaged, or half removed, may be there. Mounts of it keep their files.

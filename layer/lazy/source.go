@@ -47,13 +47,14 @@ type source struct {
 	cache   *cache.Cache
 	log     *slog.Logger
 	timeout time.Duration
+	faults  *notes
 	slots   chan struct{} // one for each request to the store
 	ahead   chan struct{} // of them, those that nobody waits for
 	work    sync.WaitGroup
 	ctx     context.Context // of what is under way
 	stop    context.CancelFunc
 
-	reads, readBytes, requests, fetched, aheadChunks, coalesced, retries, storeDamaged, faults atomic.Int64
+	reads, readBytes, requests, fetched, aheadChunks, coalesced, retries, storeDamaged, failures atomic.Int64
 
 	mu      sync.Mutex
 	flights map[cache.Key]*flight
@@ -99,7 +100,7 @@ type flight struct {
 
 func newSource(store layer.Store, c *cache.Cache, o Options) *source {
 	ctx, stop := context.WithCancel(context.Background())
-	return &source{ctx: ctx, stop: stop, store: store, cache: c, log: o.Log, timeout: o.Timeout,
+	return &source{ctx: ctx, stop: stop, store: store, cache: c, log: o.Log, timeout: o.Timeout, faults: newNotes(o.Faults, o.Log),
 		slots: make(chan struct{}, o.Requests), ahead: make(chan struct{}, max(1, o.Requests/2)),
 		flights: map[cache.Key]*flight{}, hot: map[cache.Key]*buffer{}, failed: map[cache.Key]*failed{}, order: make([]cache.Key, hotChunks)}
 }
@@ -274,11 +275,14 @@ func (s *source) end(f *flight, x *buffer, err error) {
 // fromCache reads a chunk from the node's disk, or fetches it if that is no good.
 func (s *source) fromCache(f *flight) {
 	x := s.bufs.get(f.l.chunkLen(f.n))
-	good := s.cache.Read(f.l.keys[f.n], x.b)
+	good, damaged := s.cache.Read(f.l.keys[f.n], x.b)
 	if good {
 		s.end(f, x, nil)
 	}
 	x.release()
+	if damaged {
+		s.faults.note(f.l.id, FaultCacheDamaged)
+	}
 	if !good {
 		s.fetch([]*flight{f}, false)
 	}
@@ -299,6 +303,11 @@ func (s *source) fetch(run []*flight, ahead bool) {
 			last = err
 		}
 		if errors.Is(err, layer.ErrDamaged) {
+			what := FaultStoreDamaged
+			if errors.Is(err, layer.ErrTruncated) {
+				what = FaultStoreTruncated
+			}
+			s.faults.note(left[0].l.id, what)
 			if len(left) > 1 { // one may be at fault: each for itself
 				for _, f := range left[1:] {
 					s.work.Go(func() { s.fetch([]*flight{f}, ahead) })
@@ -389,6 +398,7 @@ func (s *source) ask(ctx context.Context, run []*flight, ahead bool) (left []*fl
 func (s *source) close() {
 	s.stop()
 	s.work.Wait()
+	s.faults.close()
 	s.mu.Lock()
 	for _, x := range s.hot {
 		x.release()
@@ -401,5 +411,5 @@ func (s *source) close() {
 func (s *source) stats() Stats {
 	return Stats{Cache: s.cache.Stats(), Reads: s.reads.Load(), ReadBytes: s.readBytes.Load(), Requests: s.requests.Load(),
 		FetchedBytes: s.fetched.Load(), Ahead: s.aheadChunks.Load(), Coalesced: s.coalesced.Load(), Retries: s.retries.Load(),
-		StoreDamaged: s.storeDamaged.Load(), Faults: s.faults.Load()}
+		StoreDamaged: s.storeDamaged.Load(), Faults: s.failures.Load()}
 }

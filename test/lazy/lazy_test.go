@@ -101,6 +101,10 @@ func TestStoreFault(t *testing.T) {
 	if kind, blame := n.ends(id, "exit 7"); kind != "exited" || blame != dsecv1.Blame_BLAME_TASK {
 		t.Errorf("a failure of its own: %s, %v", kind, blame)
 	}
+	eventually(t, "it is among the events", func() bool { return strings.Contains(n.events(id), "store_fault") })
+	if e := n.events(id); !strings.Contains(e, "name=base debian") || !strings.Contains(e, "what=read_failed") {
+		t.Errorf("its event does not say what it was:\n%s", e)
+	}
 	// The edge's memory of it is in the file.
 	n.kill9("edge")
 	eventually(t, "the edge is back", func() bool { _, err := n.exec(id, "true"); return err == nil })
@@ -187,6 +191,7 @@ func TestDamage(t *testing.T) {
 	if s := n.stats(); s.Cache.Damaged == 0 || s.Faults != 0 {
 		t.Errorf("%+v", s)
 	}
+	eventually(t, "the repaired cache is among the events", func() bool { return strings.Contains(n.events(id), "what=cache_damaged") })
 	flip(filepath.Join(n.s3.Dir, bucket, "team", "layers", "*", "data"))
 	if kind, _ := n.ends(id, "cat /usr/lib/x86_64-linux-gnu/libstdc++.so.6 >/dev/null"); kind != "store_fault" {
 		t.Errorf("what is damaged in the store ends as %s", kind)
@@ -194,6 +199,7 @@ func TestDamage(t *testing.T) {
 	if s := n.stats(); s.StoreDamaged == 0 || s.Faults == 0 {
 		t.Errorf("%+v", s)
 	}
+	eventually(t, "the damaged store is among the events", func() bool { return strings.Contains(n.events(id), "what=store_damaged") })
 	if log, err := os.ReadFile(filepath.Join(n.state, "log", "blobd.log")); err != nil || !strings.Contains(string(log), "damaged chunk") {
 		t.Errorf("nothing of it in the log: %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -184,6 +185,23 @@ func (n *node) ends(id, shell string) (string, dsecv1.Blame) {
 	end := r.GetCommand().GetResult().GetEnd()
 	n.t.Logf("%s: %s: %s %s", shell, end.GetKind(), end.GetMessage(), r.GetStderr())
 	return end.GetKind(), end.GetBlame()
+}
+
+// events are the store faults among a sandbox's events, one a line.
+func (n *node) events(id string) string {
+	n.t.Helper()
+	stream, err := n.Client.Sandboxes.StreamEvents(n.t.Context(), &dsecv1.StreamEventsRequest{SandboxId: id})
+	if err != nil {
+		return err.Error() // the edge may be away for a moment
+	}
+	defer stream.Close()
+	var out []string
+	for stream.Receive() {
+		if ev := stream.Msg().GetEvent(); ev.GetType() == "store_fault" {
+			out = append(out, fmt.Sprintf("%s name=%s what=%s count=%s", ev.GetType(), ev.Attributes["name"], ev.Attributes["what"], ev.Attributes["count"]))
+		}
+	}
+	return strings.Join(out, "\n")
 }
 
 // role is the process of a role.

@@ -2670,6 +2670,8 @@ type Event struct {
 	Sequence int64                  `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	At       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
 	// created, ready, paused, resumed, extended, command_started, command_ended, oom_killed, denied, ended, ...
+	// store_fault: a layer of the sandbox was not, or not at once, read as it should be. Its attributes are layer (digest), name,
+	// environment, what (read_failed, store_damaged, store_truncated, cache_damaged) and count, how often.
 	Type          string            `protobuf:"bytes,4,opt,name=type,proto3" json:"type,omitempty"`
 	Message       string            `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
 	Attributes    map[string]string `protobuf:"bytes,6,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`

@@ -155,30 +155,30 @@ func (c *Cache) Has(k Key) bool {
 	return c.entries[k] != nil
 }
 
-// Read fills b with a chunk, whose size it has, and compares that with its digest; false = not there, or not good and
-// now gone. While it is being read it is not evicted. It is fastest where b begins at a page.
-func (c *Cache) Read(k Key, b []byte) bool {
+// Read fills b with a chunk, whose size it has, and compares that with its digest; not good = it is not there, or was
+// damaged and is now gone. While it is being read it is not evicted. It is fastest where b begins at a page.
+func (c *Cache) Read(k Key, b []byte) (good, damaged bool) {
 	e := c.pin(k)
 	if e == nil {
-		return false
+		return false, false
 	}
 	err := linux.ReadWhole(c.path(k), b)
-	good := err == nil && Sum(b) == k
+	good = err == nil && Sum(b) == k
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	e.pins--
 	if good {
 		c.stats.Hits++
 		c.stats.HitBytes += int64(len(b))
-		return true
+		return true, false
 	}
 	c.stats.Misses++
-	if !e.gone {
+	if damaged = !e.gone; damaged {
 		c.stats.Damaged++
 		c.drop(e)
 		c.o.Log.Error("chunk in the cache is damaged: it is removed and fetched again", "chunk", k.String(), "err", err)
 	}
-	return false
+	return false, damaged
 }
 
 func (c *Cache) pin(k Key) *entry {

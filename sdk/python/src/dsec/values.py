@@ -148,7 +148,9 @@ class Event:
     """Position in the sandbox's record, from 1."""
     at: datetime | None
     type: str
-    """created, ready, paused, resumed, extended, command_started, command_ended, oom_killed, denied, ended, ...; of its
+    """created, ready, paused, resumed, extended, command_started, command_ended, oom_killed, denied, ended, ...;
+    store_fault, when a layer was not, or not at once, read as it should be: its attributes are layer (digest), name,
+    environment, what (read_failed, store_damaged, store_truncated, cache_damaged) and count (how often); of its
     traffic network_set, network_denied_name, network_denied, network_limited, network_ended, ...: their attributes are
     name, remote, protocol, rule, sent, received (bytes), left_out (how many like it were not recorded)."""
     message: str
