@@ -33,6 +33,9 @@ type box struct {
 	changing sync.Mutex
 	// gone is closed when the sandbox has stopped.
 	gone chan struct{}
+	// hooking is closed when a successor has run what an edge before it had not; nil = nothing is left of it.
+	hooking  chan struct{}
+	hookFail *sandbox.Failure // set before; nil = all is well
 
 	mu                   sync.Mutex
 	machine              lifecycle.Machine

@@ -117,6 +117,10 @@ func (e *Edge) createItems(ctx context.Context, p *plan, req *dsecv1.CreateResol
 		if id == "" {
 			missing = append(missing, i)
 		} else if b, err := e.find(id); err == nil {
+			if err := b.awaitHooks(ctx); err != nil {
+				results[i] = &dsecv1.CreateResult{Error: itemError(creationError(ctx, err))}
+				continue
+			}
 			results[i] = &dsecv1.CreateResult{Sandbox: b.proto()}
 		} else {
 			results[i] = &dsecv1.CreateResult{Error: itemError(err)}
@@ -223,6 +227,7 @@ func (e *Edge) begin(p *plan, req *dsecv1.CreateResolvedRequest, c *creation, it
 		EnvBytes: p.env, Network: p.network, Project: req.Project,
 		Resolved: req.Layers, ImageEnv: req.ImageEnv, Snapshots: p.snapshots, NetworkDefaults: req.NetworkDefaults,
 		FirstOrder: p.firstOrder,
+		Hooks: int32(len(p.hooks)),
 	}
 	b.secrets = p.secretValues
 	b.entry = &record.Entry{Body: &record.Entry_Created{Created: b.created}}

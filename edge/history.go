@@ -24,6 +24,7 @@ type history struct {
 	sessions map[string]*session
 	network  *record.NetworkAsked // nil = as created
 	faults   time.Time            // up to when store faults are recorded
+	hooked   bool                 // what its toolkits have run at the start has ended well
 }
 
 type commandHistory struct{ public *dsecv1.Command }
@@ -66,11 +67,14 @@ func (h *history) visit(e *record.Entry) error {
 	case *record.Entry_NetworkAsked:
 		h.network = body.NetworkAsked
 	case *record.Entry_Note:
-		if body.Note.Type == storeFaultType {
+		switch body.Note.Type {
+		case storeFaultType:
 			h.faults = wall
+		case onStartEnded:
+			h.hooked = true
 		}
 	case *record.Entry_Checkpoint:
-		h.faults = wall // it may stand for such notes
+		h.faults, h.hooked = wall, true // it may stand for such notes
 		h.checkpoint(body.Checkpoint, at)
 	}
 	return nil

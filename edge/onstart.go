@@ -2,12 +2,15 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/edge/record"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -49,8 +52,11 @@ func hooksOf(layers []*dsecv1.ResolvedLayer, env int64) ([]hook, error) {
 	return out, nil
 }
 
+// onStartEnded is the note that all of them ended well.
+const onStartEnded = "on_start_ended"
+
 // onStart runs what the toolkits want to be run before anybody else's command, one after the other. What fails ends the
-// sandbox, with the blame that such an end of a command has.
+// sandbox, with the blame that such an end of a command has. An edge that comes after this one goes on where it stopped.
 func (b *box) onStart(ctx context.Context, hooks []hook) error {
 	for n, h := range hooks {
 		f := b.runHook(ctx, h, fmt.Sprintf("%s-%d", onStartTag, n))
@@ -58,7 +64,7 @@ func (b *box) onStart(ctx context.Context, hooks []hook) error {
 			continue
 		}
 		select {
-		case <-b.e.closing: // the sandbox goes on under the next edge
+		case <-b.e.closing: // the next edge goes on with it
 			return errClosing
 		default:
 		}
@@ -66,7 +72,83 @@ func (b *box) onStart(ctx context.Context, hooks []hook) error {
 		_ = ignoreClosed(b.stop(context.WithoutCancel(ctx), f))
 		return f
 	}
+	if len(hooks) == 0 {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	// Without the note they would only be looked at again: each is one operation, which is not done twice.
+	if err := b.append(&record.Entry{Body: &record.Entry_Note{Note: &record.Note{Type: onStartEnded}}}); err != nil {
+		b.e.log.Warn("record that a sandbox has started", "sandbox", b.id, "err", err)
+	}
 	return nil
+}
+
+// resumeHooks finishes what the edge before this one had begun: a command that runs is waited for, those that were not begun are
+// run, and one that fails ends the sandbox as it would have.
+func (b *box) resumeHooks() {
+	defer close(b.hooking)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-b.gone:
+		case <-b.e.closing:
+		case <-ctx.Done():
+		}
+		cancel()
+	}()
+	hooks, err := hooksOf(b.created.GetResolved(), b.created.GetEnvBytes())
+	if err == nil {
+		err = b.awaitChannel(ctx)
+	}
+	if err == nil {
+		err = b.onStart(ctx, hooks)
+	}
+	if errors.Is(err, errClosing) || ctx.Err() != nil {
+		return
+	}
+	if err != nil && !errors.As(err, &b.hookFail) {
+		b.hookFail = sandbox.NewFailure(sandbox.KindInternal, "what its toolkits run at the start could not be finished after a restart of the edge: %v", err)
+		_ = ignoreClosed(b.stop(context.WithoutCancel(ctx), b.hookFail))
+	}
+}
+
+// awaitChannel waits until commands can be run.
+func (b *box) awaitChannel(ctx context.Context) error {
+	for {
+		if _, _, err := b.channel(); err == nil || !errors.Is(err, sandbox.ErrUnavailable) {
+			return err
+		}
+		select {
+		case <-time.After(channelRetry):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// channelRetry is the pause between two looks for a channel.
+const channelRetry = 100 * time.Millisecond
+
+// awaitHooks is for who asks again for a sandbox that was made under an earlier edge: it is not made before its toolkits have started.
+func (b *box) awaitHooks(ctx context.Context) error {
+	if b.hooking == nil {
+		return nil
+	}
+	select {
+	case <-b.hooking:
+		if b.hookFail != nil {
+			return b.hookFail
+		}
+		return nil
+	case <-b.gone:
+		return nil // what ended it is told with it
+	case <-b.e.closing:
+		return errClosing
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // runHook runs one and returns why it failed.

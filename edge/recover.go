@@ -205,11 +205,17 @@ func (e *Edge) takeUp(ctx context.Context, b *box, h *history) error {
 	case h.created.BootId != e.cfg.Clock.BootID:
 		e.endLost(b, sandbox.NewFailure(sandbox.KindNodeRestarted, "the node was restarted"))
 	default:
+		if h.created.Hooks > 0 && !h.hooked {
+			b.hooking = make(chan struct{}) // before anybody can find it
+		}
 		b.mu.Lock()
 		e.add(b)
 		e.admit.adopt()
 		b.mu.Unlock()
 		b.reach(ctx)
+		if b.hooking != nil {
+			e.spawn(b.resumeHooks)
+		}
 	}
 	return nil
 }

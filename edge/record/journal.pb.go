@@ -351,7 +351,9 @@ type Created struct {
 	Snapshots       []string           `protobuf:"bytes,23,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
 	NetworkDefaults []*v1.NetworkLayer `protobuf:"bytes,24,rep,name=network_defaults,json=networkDefaults,proto3" json:"network_defaults,omitempty"`
 	// Its commands count from here: those before are of the sandbox whose memory it began with. 0 = from 1.
-	FirstOrder    int64 `protobuf:"varint,26,opt,name=first_order,json=firstOrder,proto3" json:"first_order,omitempty"`
+	FirstOrder int64 `protobuf:"varint,26,opt,name=first_order,json=firstOrder,proto3" json:"first_order,omitempty"`
+	// How many commands of its toolkits are run before its creation is over; a note of type on_start_ended says that they were.
+	Hooks         int32 `protobuf:"varint,25,opt,name=hooks,proto3" json:"hooks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -501,6 +503,13 @@ func (x *Created) GetNetworkDefaults() []*v1.NetworkLayer {
 func (x *Created) GetFirstOrder() int64 {
 	if x != nil {
 		return x.FirstOrder
+	}
+	return 0
+}
+
+func (x *Created) GetHooks() int32 {
+	if x != nil {
+		return x.Hooks
 	}
 	return 0
 }
@@ -1250,7 +1259,7 @@ const file_journal_proto_rawDesc = "" +
 	"checkpoint\x18\x1e \x01(\v2\x1a.dsec.record.v1.CheckpointH\x00R\n" +
 	"checkpoint\x12*\n" +
 	"\x04note\x18\x1f \x01(\v2\x14.dsec.record.v1.NoteH\x00R\x04noteB\x06\n" +
-	"\x04body\"\xcf\x04\n" +
+	"\x04body\"\xe5\x04\n" +
 	"\aCreated\x12\x17\n" +
 	"\aboot_id\x18\x01 \x01(\tR\x06bootId\x12(\n" +
 	"\x04spec\x18\x02 \x01(\v2\x14.dsec.v1.SandboxSpecR\x04spec\x12!\n" +
@@ -1270,7 +1279,8 @@ const file_journal_proto_rawDesc = "" +
 	"\tsnapshots\x18\x17 \x03(\tR\tsnapshots\x12@\n" +
 	"\x10network_defaults\x18\x18 \x03(\v2\x15.dsec.v1.NetworkLayerR\x0fnetworkDefaults\x12\x1f\n" +
 	"\vfirst_order\x18\x1a \x01(\x03R\n" +
-	"firstOrder\"o\n" +
+	"firstOrder\x12\x14\n" +
+	"\x05hooks\x18\x19 \x01(\x05R\x05hooks\"o\n" +
 	"\x05Ready\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\fR\x06handle\x12\x1b\n" +
 	"\tttl_nanos\x18\x02 \x01(\x03R\bttlNanos\x12\x1d\n" +
