@@ -27,6 +27,7 @@ if [ "${1:-}" = test ]; then # microVMs, and the clients that tests run
 	have xz         || need+=(xz-utils)
 	have cpio       || need+=(cpio)
 	have npm        || need+=(npm)
+	have bindfs     || need+=(bindfs)
 fi
 if [ "${1:-}" = bench ]; then
 	have runc       || need+=(runc)

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -131,14 +132,30 @@ func burst(ctx context.Context, b *bench) (err error) {
 		b.add(row, to...)
 	}
 	r.slow.bytes.Store(0)
+	var use [3]usage
+	if use[0], err = r.usageNow(ctx); err != nil {
+		return err
+	}
 	fmt.Fprintln(os.Stderr, "images made; the tasks, on demand")
 	took, failures, first := r.all(ctx, scripts, nil)
+	if use[1], err = r.usageNow(ctx); err != nil {
+		return err
+	}
 	fetched := r.slow.bytes.Load()
 	written := treeBytes(filepath.Join(r.state, "lazy"))
 	keep("burst_on_demand", took, failures, first)
+	b.partsOf("burst_on_demand", use[0], use[1])
 	fmt.Fprintln(os.Stderr, "the tasks, cached")
+	before := use[1]
 	took, failures, first = r.all(ctx, scripts, nil)
+	if use[2], err = r.usageNow(ctx); err != nil {
+		return err
+	}
 	keep("burst_cached", took, failures, first)
+	b.partsOf("burst_cached", before, use[2])
+	if err := b.floor(ctx, r, fetched, use); err != nil {
+		return err
+	}
 	fmt.Fprintln(os.Stderr, "the tasks, eager")
 	e := &eager{r: r, dir: filepath.Join(work, "eager"), ready: make([]chan struct{}, b.images)}
 	took, moved, failures, first := e.run(ctx, scripts)
@@ -154,14 +171,44 @@ func burst(ctx context.Context, b *bench) (err error) {
 			}
 		}
 	}
-	mib := func(name string, n int64) measure.Row {
-		return measure.FromValues(name, "MiB", []float64{float64(n) / (1 << 20)}, 0)
-	}
 	b.add(mib("burst_eager_written", e.written))
 	b.add(mib("burst_on_demand_written", written), "burst_eager_written")
 	b.add(mib("burst_images_unpacked", unpacked))
 	b.add(mib("burst_images_packed", packed))
 	b.add(mib("burst_on_demand_fetched", fetched), "burst_images_unpacked")
+	return nil
+}
+
+func mib(name string, n int64) measure.Row {
+	return measure.FromValues(name, "MiB", []float64{float64(n) / (1 << 20)}, 0)
+}
+
+// floor says how fast the burst could be on demand at best, with a store of this speed and with all of it on these processors: what
+// the store needs to send the bytes, or what the processors need for the tasks and for moving them, whichever is more.
+func (b *bench) floor(ctx context.Context, r *remote, fetched int64, use [3]usage) error {
+	cached := use[2].all - use[1].all - (use[2].store - use[1].store)
+	moving := use[1].store - use[0].store + use[1].blobd - use[0].blobd
+	send := float64(fetched) / storeRate
+	row := func(name string, seconds float64, note string) {
+		x := measure.FromValues(name, "s", []float64{seconds}, 0)
+		x.Note = note
+		b.add(x, "burst_cached")
+	}
+	row("burst_floor_store", send, fmt.Sprintf("%d MiB at the store's %.0f MB/s", fetched>>20, storeRate/1e6))
+	row("burst_floor_cpu", (cached+moving)/float64(runtime.NumCPU()), "the tasks' own, as cached, and the store's and blobd's for moving, on all processors without a pause")
+	row("burst_floor_cpu_elsewhere", (cached+use[1].blobd-use[0].blobd)/float64(runtime.NumCPU()), "the same with the store on another machine")
+	s := use[1].blobds
+	x := measure.FromValues("burst_requests", "", []float64{float64(s.Requests - use[0].blobds.Requests)}, 0)
+	x.Note = fmt.Sprintf("of %.0f KiB; %d chunks were asked for before anybody wanted them, %d were on their way when somebody else did", float64(s.FetchedBytes)/1024/float64(max(1, s.Requests)), s.Ahead, s.Coalesced)
+	b.add(x)
+	data, read, chunks, err := traces(ctx, filepath.Join(r.state, "run", "blobd.sock"))
+	if err != nil {
+		return err
+	}
+	share := measure.FromValues("burst_share_read_python", "%", []float64{100 * float64(read) / float64(data)}, 0)
+	share.Note = fmt.Sprintf("of the images' data, the kernel's readahead included; in chunks %.1f %%; fetched %.1f %%; the paper: 4.2 to 13.3 %%, by language",
+		100*float64(chunks)/float64(data), 100*float64(fetched)/float64(data))
+	b.add(share)
 	return nil
 }
 

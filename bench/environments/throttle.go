@@ -42,7 +42,8 @@ func newThrottle(endpoint string, files http.Handler, rate float64, delay time.D
 			r.SetURL(to)
 			r.Out.Host = r.In.Host // it is signed
 		},
-		Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
+		Transport:  &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true, ReadBufferSize: 64 << 10},
+		BufferPool: &pool{}, // it is to cost little beside what it stands for
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/files/", http.StripPrefix("/files/", files))
@@ -85,6 +86,29 @@ func (t *throttle) pass(n int) {
 	}
 }
 
+// pool lends buffers to the proxy.
+type pool struct {
+	mu   sync.Mutex
+	free [][]byte
+}
+
+func (p *pool) Get() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		b := p.free[n-1]
+		p.free = p.free[:n-1]
+		return b
+	}
+	return make([]byte, 256<<10)
+}
+
+func (p *pool) Put(b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, b)
+}
+
 type slowWriter struct {
 	http.ResponseWriter
 	t *throttle
@@ -107,7 +131,7 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 
 // ReadFrom keeps the server from going round Write.
 func (w *slowWriter) ReadFrom(r io.Reader) (int64, error) {
-	return io.Copy(struct{ io.Writer }{w}, r)
+	return io.CopyBuffer(struct{ io.Writer }{w}, struct{ io.Reader }{r}, make([]byte, 64<<10))
 }
 
 func (w *slowWriter) Flush() {

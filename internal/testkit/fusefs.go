@@ -3,6 +3,7 @@ package testkit
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,7 +18,23 @@ func MountLoopback(ctx context.Context, from, dir string) (func() error, error) 
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.Command(prog, "-q", "-directmountstrict", dir, from) // no fusermount
+	return mountFUSE(ctx, exec.Command(prog, "-q", "-directmountstrict", dir, from), dir) // no fusermount
+}
+
+// ErrNotInstalled says which program of the distribution is not there.
+var ErrNotInstalled = errors.New("not installed")
+
+// MountBindFS does the same with Debian's bindfs: another implementation of FUSE, which is no part of ours. Error: ErrNotInstalled.
+func MountBindFS(ctx context.Context, from, dir string) (func() error, error) {
+	prog, err := exec.LookPath("bindfs")
+	if err != nil {
+		return nil, fmt.Errorf("bindfs: %w: apt-get install bindfs", ErrNotInstalled)
+	}
+	return mountFUSE(ctx, exec.Command(prog, "-f", from, dir), dir)
+}
+
+// mountFUSE starts what serves a file system at dir, and waits for that.
+func mountFUSE(ctx context.Context, cmd *exec.Cmd, dir string) (func() error, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
@@ -38,7 +55,7 @@ func MountLoopback(ctx context.Context, from, dir string) (func() error, error) 
 		}
 		if time.Now().After(end) || ctx.Err() != nil {
 			_ = stop()
-			return nil, fmt.Errorf("%s is not mounted at %s: %s", prog, dir, said.String())
+			return nil, fmt.Errorf("%s is not mounted at %s: %s", cmd.Path, dir, said.String())
 		}
 	}
 }

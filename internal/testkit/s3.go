@@ -81,6 +81,9 @@ func (s *S3) Stop() error {
 	return err
 }
 
+// PID is its process.
+func (s *S3) PID() int { return s.cmd.Process.Pid }
+
 // Pause stops it from answering, without closing its connections; Resume lets it go on.
 func (s *S3) Pause() error  { return s.cmd.Process.Signal(syscall.SIGSTOP) }
 func (s *S3) Resume() error { return s.cmd.Process.Signal(syscall.SIGCONT) }

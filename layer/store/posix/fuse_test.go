@@ -1,6 +1,8 @@
 package posix_test
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,28 +12,38 @@ import (
 	"github.com/opendsec/dsec/layer/layertest"
 )
 
-// TestStoreOnFUSE: the store on a file system that is not the kernel's own.
+// TestStoreOnFUSE: the store on file systems that are not the kernel's own.
 func TestStoreOnFUSE(t *testing.T) {
 	if !testkit.HaveFUSE() {
 		t.Skip("no FUSE here, or not root")
 	}
-	from, at := t.TempDir(), t.TempDir()
-	stop, err := testkit.MountLoopback(t.Context(), from, at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	dirs := map[*testing.T]string{}
-	layertest.RunStore(t, func(t *testing.T, name string) layer.Store {
-		if dirs[t] == "" {
-			if dirs[t], err = os.MkdirTemp(at, "s-"); err != nil {
+	for name, mount := range map[string]func(ctx context.Context, from, at string) (func() error, error){
+		"loopback": testkit.MountLoopback,
+		"bindfs":   testkit.MountBindFS,
+	} {
+		t.Run(name, func(t *testing.T) {
+			from, at := t.TempDir(), t.TempDir()
+			stop, err := mount(t.Context(), from, at)
+			if errors.Is(err, testkit.ErrNotInstalled) {
+				t.Skip(err)
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
-		}
-		return open(t, filepath.Join(dirs[t], name))
-	})
+			t.Cleanup(func() {
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+			})
+			dirs := map[*testing.T]string{}
+			layertest.RunStore(t, func(t *testing.T, name string) layer.Store {
+				if dirs[t] == "" {
+					if dirs[t], err = os.MkdirTemp(at, "s-"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				return open(t, filepath.Join(dirs[t], name))
+			})
+		})
+	}
 }

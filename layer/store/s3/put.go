@@ -187,7 +187,7 @@ func (s *Store) withdraw(ctx context.Context, d layer.Digest) error {
 	return nil
 }
 
-// send uploads a file; a large one in parts. Another publisher may do the same: the content is the same too.
+// send uploads a file that is not there yet; a large one in parts. Another publisher may do the same: the content is the same too.
 func (s *Store) send(ctx context.Context, d layer.Digest, name, path string, size int64) error {
 	key, err := s.key(d, name)
 	if err != nil {
@@ -198,9 +198,13 @@ func (s *Store) send(ctx context.Context, d layer.Digest, name, path string, siz
 		return err
 	}
 	defer f.Close()
-	_, err = s.c.Client.PutObject(ctx, s.bucket, key, f, size, minio.PutObjectOptions{
-		ContentType: "application/octet-stream", PartSize: partSize, NumThreads: parts, DisableContentSha256: false,
-	})
+	if size > partSize {
+		if there, err := s.has(ctx, key, size); err != nil || there {
+			return err // of an earlier publication that did not come to its manifest
+		}
+		return s.sendParts(ctx, d, name, key, f, size)
+	}
+	_, err = s.c.Client.PutObject(ctx, s.bucket, key, f, size, minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true})
 	if err != nil {
 		return fmt.Errorf("publish %s: %w", name, unavailable(ctx, d, err))
 	}

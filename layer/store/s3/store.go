@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 
@@ -218,6 +219,7 @@ func (s *Store) Delete(ctx context.Context, d layer.Digest) error {
 			return unavailable(ctx, d, err)
 		}
 	}
+	s.abortUploads(ctx, s.prefix+"layers/"+d.Hex()+"/", time.Now().Add(time.Hour)) // all of them, whatever the clocks say
 	return nil
 }
 
