@@ -227,7 +227,7 @@ func (e *Edge) begin(p *plan, req *dsecv1.CreateResolvedRequest, c *creation, it
 		EnvBytes: p.env, Network: p.network, Project: req.Project,
 		Resolved: req.Layers, ImageEnv: req.ImageEnv, Snapshots: p.snapshots, NetworkDefaults: req.NetworkDefaults,
 		FirstOrder: p.firstOrder,
-		Hooks: int32(len(p.hooks)),
+		Hooks:      int32(len(p.hooks)),
 	}
 	b.secrets = p.secretValues
 	b.entry = &record.Entry{Body: &record.Entry_Created{Created: b.created}}
