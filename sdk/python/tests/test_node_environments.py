@@ -68,6 +68,15 @@ async def test_environment(client: DSecClient) -> None:
     made = await client.environments.inspect("py/env")
     assert [(u.kind, u.name) for u in made.layers] == [("base", BASE), ("toolkit", "envtool")]
     assert made.workdir == "/tmp"
+    assert await client.environments.verify("py/env") > 0
+    await client.environments.create("py/pinned", base=BASE, toolkits=[one.ref])
+    [(before, after)] = await client.environments.diff("py/pinned", "py/env")
+    assert before and after and (before.version, after.version) == ("v1", "v2")
+    await client.environments.create("py/pinned", base=BASE, replace=True)
+    [(before, after)] = await client.environments.diff("py/pinned", "py/env")
+    assert before is None and after and after.name == "envtool"
+    assert await client.environments.diff("py/env", "py/env") == []
+    await client.environments.delete("py/pinned")
     with pytest.raises(FailedPrecondition, match="in use by environment py/env"):
         await client.layers.delete("toolkit", "envtool", "v2")
     await client.environments.delete("py/env")

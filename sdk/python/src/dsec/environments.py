@@ -10,6 +10,7 @@ from typing import Self
 from . import codec
 from .args import DSecContainerRunArgs
 from .codec import Json, without_defaults
+from .layers import Layers
 from .transport import Transport
 
 
@@ -117,6 +118,12 @@ def _hidden(o: Json) -> HiddenPaths:
 
 
 _Environments = list[Environment]  # inside the class, "list" is a method
+_Changes = list[tuple[LayerUse | None, LayerUse | None]]
+
+
+def _parts(made: Composition) -> dict[tuple[str, str], LayerUse]:
+    """The topmost layer of each part, bottom to top."""
+    return {(u.kind, u.name if u.kind == "toolkit" else ""): u for u in made.layers}
 
 
 class Environments:
@@ -179,6 +186,21 @@ class Environments:
         """Tell what an environment is made of now, and which layer hides what of which other: ``paths`` of each two."""
         body = {"environment": {"name": name}, "paths": paths if paths > 0 else -1}
         return Composition.from_json(await self._t.unary("EnvironmentService/InspectEnvironment", body, safe=True))
+
+    async def diff(self, from_: str, to: str) -> _Changes:
+        """Tell in which parts two environments differ now: pairs of what the first and the second have, one of them
+        None where only the other has it. Bases and workspaces belong together, toolkits by their names. ``layers.diff``
+        tells in which files two versions differ."""
+        old, new = _parts(await self.inspect(from_, paths=0)), _parts(await self.inspect(to, paths=0))
+        pairs = [(old.get(k), new.get(k)) for k in [*new, *(k for k in old if k not in new)]]
+        return [(a, b) for a, b in pairs if (a and a.digest) != (b and b.digest)]
+
+    async def verify(self, name: str) -> int:
+        """Read all layers of an environment, compare them with their digests, and return how many bytes they have. One
+        that is damaged raises Unavailable."""
+        layers = Layers(self._t)
+        parts = _parts(await self.inspect(name, paths=0)).values()
+        return sum([await layers.verify(p.kind, f"{p.name}@{p.version}") for p in parts if p.name])
 
     async def delete(self, name: str) -> None:
         """Forget one; its layers, and sandboxes that run, stay."""

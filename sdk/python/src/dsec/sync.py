@@ -239,6 +239,8 @@ class Environments(Face[environments.Environments]):
     create = call(environments.Environments.create)
     list = call(environments.Environments.list)
     inspect = call(environments.Environments.inspect)
+    diff = call(environments.Environments.diff)
+    verify = call(environments.Environments.verify)
     delete = call(environments.Environments.delete)
 
 
