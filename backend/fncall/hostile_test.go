@@ -14,7 +14,7 @@ import (
 )
 
 // small are limits that hostile programs reach soon.
-var small = Limits{CPU: patience * 500 * time.Millisecond, Wall: patience * 2 * time.Second, Memory: 64 << 20, Pids: 24, Output: 64 << 10, Files: 64, FileBytes: 8 << 20}
+var small = Limits{CPU: slowness * 500 * time.Millisecond, Wall: slowness * 2 * time.Second, Memory: 64 << 20, Pids: 24, Output: 64 << 10, Files: 64, FileBytes: 8 << 20}
 
 const includes = "#define _GNU_SOURCE\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n#include <signal.h>\n" +
 	"#include <sys/mman.h>\n#include <sys/wait.h>\n#include <fcntl.h>\n"
@@ -58,7 +58,7 @@ func TestHostile(t *testing.T) {
 			}
 			r := script(c.runtime, c.code)
 			r.Limits, r.Stdin = small, []byte(strings.Repeat("x", 100_000))
-			if patience > 1 && strings.HasPrefix(name, "memory") { // emulated page faults are slower than all else
+			if slowness > 1 && strings.HasPrefix(name, "memory") { // emulated page faults are slower than all else
 				r.Limits.CPU *= 6
 				r.Limits.Wall *= 6
 			}

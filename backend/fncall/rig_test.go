@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/opendsec/dsec/guest/cell"
 	"github.com/opendsec/dsec/internal/testkit"
+	"github.com/opendsec/dsec/internal/testkit/patience"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/layer/store/posix"
 )
@@ -126,7 +126,7 @@ func newService(t testing.TB, change ...func(*Config)) *Service {
 // call runs a call of runtime with code and wants no error.
 func call(t testing.TB, s *Service, r *Request) *Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience*2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), slowness*2*time.Minute)
 	defer cancel()
 	out, err := s.Call(ctx, "key", r)
 	if err != nil {
@@ -137,17 +137,11 @@ func call(t testing.TB, s *Service, r *Request) *Result {
 
 func script(runtime, code string) *Request {
 	r := &Request{Program: Program{Runtime: runtime, Code: code}}
-	if patience > 1 {
-		r.Limits = Limits{CPU: min(patience*DefaultLimits.CPU, maxLimits.CPU), Wall: min(patience*DefaultLimits.Wall, maxLimits.Wall)}
+	if slowness > 1 {
+		r.Limits = Limits{CPU: min(slowness*DefaultLimits.CPU, maxLimits.CPU), Wall: min(slowness*DefaultLimits.Wall, maxLimits.Wall)}
 	}
 	return r
 }
 
-// patience is how much slower than a real one the machine is.
-var patience = func() time.Duration {
-	n, err := strconv.ParseFloat(os.Getenv("DSEC_TEST_PATIENCE"), 64)
-	if err != nil || n < 1 {
-		return 1
-	}
-	return time.Duration(n)
-}()
+// slowness is how much slower than a real one the machine is.
+var slowness = time.Duration(patience.Factor())

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/opendsec/dsec/guest/aether"
 	"github.com/opendsec/dsec/guest/initd"
 	"github.com/opendsec/dsec/guest/wire"
+	"github.com/opendsec/dsec/internal/testkit/patience"
 )
 
 // Shell is a running dsec-init.
@@ -138,19 +138,10 @@ func Sandbox(t testing.TB, o Options, claim *wire.Claim) (*Shell, *aether.Conn, 
 	return s, c, r
 }
 
-// Patience is how many times slower than usual the machine may be: DSEC_TEST_PATIENCE, for emulated ones.
-func Patience() int {
-	n, err := strconv.Atoi(os.Getenv("DSEC_TEST_PATIENCE"))
-	if err != nil {
-		return 1
-	}
-	return max(1, n)
-}
-
 // Slow tells whether the machine is too slow for what has to happen within a fixed time.
-func Slow() bool { return Patience() > 1 }
+func Slow() bool { return patience.Factor() > 1 }
 
 // Context bounds one operation of a test.
 func Context(t testing.TB) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), time.Duration(Patience())*60*time.Second)
+	return context.WithTimeout(context.Background(), time.Duration(patience.Factor())*60*time.Second)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/opendsec/dsec/guest/guesttest"
 	"github.com/opendsec/dsec/guest/wire"
+	"github.com/opendsec/dsec/internal/testkit/patience"
 )
 
 func TestExits(t *testing.T) {
@@ -169,7 +170,7 @@ func TestBackgroundDoesNotHang(t *testing.T) {
 
 func TestTimeout(t *testing.T) {
 	b := newBox(t, nil)
-	res := b.run(wire.Start{Shell: "echo begun; setsid sleep 1000 & (trap '' TERM; sleep 1000); echo not", TimeoutMillis: 1000 * int64(guesttest.Patience())})
+	res := b.run(wire.Start{Shell: "echo begun; setsid sleep 1000 & (trap '' TERM; sleep 1000); echo not", TimeoutMillis: 1000 * int64(patience.Factor())})
 	if !res.Exit.TimedOut || res.Exit.Signal != 9 || string(res.All) != "begun\n" {
 		t.Errorf("%+v %q", res.Exit, res.All)
 	}

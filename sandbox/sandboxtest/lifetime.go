@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/internal/testkit/patience"
 )
 
 func (s *suite) pause(t *testing.T) {
@@ -69,10 +70,11 @@ func (s *suite) pause(t *testing.T) {
 		}
 	})
 	t.Run("TimeoutsAreHeld", func(t *testing.T) {
-		st := b.Start(&dsecv1.StartCommandRequest{Command: &dsecv1.CommandSpec{Shell: "echo on; sleep 0.2; echo off", TimeoutSeconds: proto.Float64(2)}})
+		timeout := time.Duration(patience.Factor()) * 3 * time.Second
+		st := b.Start(&dsecv1.StartCommandRequest{Command: &dsecv1.CommandSpec{Shell: "echo on; sleep 0.2; echo off", TimeoutSeconds: proto.Float64(timeout.Seconds())}})
 		st.Until("on")
 		pause()
-		time.Sleep(2500 * time.Millisecond) // longer than the timeout; nothing can be waited for
+		time.Sleep(timeout + 500*time.Millisecond) // longer than the timeout; nothing can be waited for
 		if _, err := s.Sandboxes.ResumeSandbox(b.Ctx, &dsecv1.ResumeSandboxRequest{SandboxId: b.ID}); err != nil {
 			t.Fatal(err)
 		}

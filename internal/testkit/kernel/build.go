@@ -18,7 +18,7 @@ import (
 var Packages = []string{"./internal/linux/...", "./policy/confine", "./backend/container/...", "./guest/..."}
 
 // testTimeout bounds one package's tests.
-const testTimeout = 20 * time.Minute
+const testTimeout = 40 * time.Minute
 
 // patience multiplies the tests' own deadlines: emulation is ten times slower.
 const patience = "10"
