@@ -17,6 +17,7 @@ from dsec import (
     DSecClient,
     DSecContainerRunArgs,
     DSecError,
+    FailedPrecondition,
     InvalidArgument,
     LayerKind,
     NotFound,
@@ -270,4 +271,4 @@ async def test_paused_when_its_time_runs_out(client: DSecClient) -> None:
             await sandbox.run_shell("true")
         await sandbox.extend(ttl=600)
         assert (await sandbox.resume()).paused_until is None
-        assert (await sandbox.run_shell("echo up")).stdout == "up\n"
+        assert (await sandbox.run_shell("echo up")).stdout == b"up\n"
