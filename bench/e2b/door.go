@@ -11,6 +11,7 @@ import (
 	"net/url"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/opendsec/dsec/cluster/e2b/envd/process"
 	"github.com/opendsec/dsec/cluster/e2b/envd/process/processconnect"
@@ -86,7 +87,7 @@ func (d *door) exec(ctx context.Context, b box, argv []string) error {
 	c := processconnect.NewProcessClient(d.http, d.url, connect.WithAcceptCompression("gzip", nil, nil))
 	ctx, call := connect.NewClientContext(ctx)
 	b.headers(call.RequestHeader())
-	s, err := c.Start(ctx, &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: argv[0], Args: argv[1:]}})
+	s, err := c.Start(ctx, &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: argv[0], Args: argv[1:]}, Stdin: proto.Bool(false)})
 	if err != nil {
 		return err
 	}
