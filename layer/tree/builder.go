@@ -82,10 +82,15 @@ func (b *Builder) count(name string, i *erofs.Inode) error {
 			b.meta += int64(len(x.Name) + len(x.Value))
 		}
 	}
+	return b.within(b.stats.Entries+b.model.made, b.meta)
+}
+
+// within holds entries, and the bytes of names and attributes, against the limits.
+func (b *Builder) within(entries, meta int64) error {
 	switch l := b.opts.Limits; {
-	case b.stats.Entries+b.model.made > l.Entries:
+	case entries > l.Entries:
 		return fmt.Errorf("input: %w: more than %d entries", errExhausted, l.Entries)
-	case b.meta > l.MetaBytes:
+	case meta > l.MetaBytes:
 		return fmt.Errorf("input: %w: names and attributes of more than %d MiB", errExhausted, l.MetaBytes>>20)
 	}
 	return nil
@@ -158,10 +163,10 @@ func (b *Builder) find(parts []string) (*erofs.Inode, error) {
 
 // xattrs filters and orders attributes: an overlay's own must not steer the overlay that the layer is
 // stacked in, so they get the name under which it shows them inside; labels of the host's SELinux mean nothing
-// elsewhere.
+// elsewhere, nor does what btrfs keeps as attributes, which anyone sets on their own files (chattr +c).
 func (b *Builder) xattrs(i *erofs.Inode, name, value string) {
 	switch {
-	case name == "security.selinux":
+	case name == "security.selinux", strings.HasPrefix(name, "btrfs."):
 		return
 	case strings.HasPrefix(name, overlayXattr):
 		if b.opts.Overlay {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/layer/erofs"
@@ -42,7 +43,7 @@ type dirWalk struct {
 
 // dir adds an open directory as parts, and what it holds.
 func (w *dirWalk) dir(ctx context.Context, f *os.File, st linux.FileInfo, parts []string) error {
-	i, err := w.inode(f, st)
+	i, err := w.inode(f, st, parts)
 	if err != nil {
 		return err
 	}
@@ -52,11 +53,10 @@ func (w *dirWalk) dir(ctx context.Context, f *os.File, st linux.FileInfo, parts 
 	if st.Dev != w.dev {
 		return nil
 	}
-	names, err := f.Readdirnames(-1)
+	names, err := w.b.names(ctx, f, parts)
 	if err != nil {
 		return err
 	}
-	slices.Sort(names) // the order decides where data goes
 	for _, name := range names {
 		if err := canceled(ctx); err != nil {
 			return err
@@ -66,6 +66,32 @@ func (w *dirWalk) dir(ctx context.Context, f *os.File, st linux.FileInfo, parts 
 		}
 	}
 	return nil
+}
+
+// names reads an open directory, sorted: the order decides where data goes. More than the limits allow are not held.
+func (b *Builder) names(ctx context.Context, f *os.File, parts []string) ([]string, error) {
+	var names []string
+	held := b.meta
+	for {
+		if err := canceled(ctx); err != nil {
+			return nil, err
+		}
+		some, err := f.Readdirnames(4096)
+		if err == io.EOF {
+			slices.Sort(names)
+			return names, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read directory %s: %w", nameOf(parts), diskFull(err))
+		}
+		for _, name := range some {
+			held += int64(len(name))
+		}
+		names = append(names, some...)
+		if err := b.within(b.stats.Entries+b.model.made+int64(len(names)), held); err != nil {
+			return nil, fmt.Errorf("read directory %s: %w; leave it out", nameOf(parts), err)
+		}
+	}
 }
 
 func (w *dirWalk) object(ctx context.Context, dir *os.File, name string, parts []string) error {
@@ -99,7 +125,7 @@ func (w *dirWalk) file(ctx context.Context, f *os.File, st linux.FileInfo, parts
 	if i := w.links[st.Ino]; i != nil && st.Nlink > 1 {
 		return place(parts, i)
 	}
-	i, err := w.inode(f, st)
+	i, err := w.inode(f, st, parts)
 	if err != nil {
 		return err
 	}
@@ -149,10 +175,13 @@ func (w *dirWalk) content(ctx context.Context, f *os.File, size int64) ([]erofs.
 	return e, err
 }
 
-// inode translates what fstat says, and the attributes.
-func (w *dirWalk) inode(f *os.File, st linux.FileInfo) (*erofs.Inode, error) {
+// inode translates what fstat says, and the attributes, of what will be at parts.
+func (w *dirWalk) inode(f *os.File, st linux.FileInfo, parts []string) (*erofs.Inode, error) {
 	i := &erofs.Inode{Mode: st.Mode, UID: st.UID, GID: st.GID, Mtime: st.Mtime, MtimeNsec: st.MtimeNsec}
 	attrs, err := linux.Xattrs(f)
+	if errors.Is(err, syscall.E2BIG) {
+		return nil, fmt.Errorf("%s: %w: the names of its extended attributes are more than the kernel lists; leave it out", nameOf(parts), errInvalid)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +190,10 @@ func (w *dirWalk) inode(f *os.File, st linux.FileInfo) (*erofs.Inode, error) {
 		w.b.meta += int64(len(a.Name) + len(a.Value))
 	}
 	slices.SortFunc(i.Xattrs, func(a, b erofs.Xattr) int { return strings.Compare(a.Name, b.Name) })
-	return i, imageError(erofs.CheckXattrs(i.Xattrs))
+	if err := erofs.CheckXattrs(i.Xattrs); err != nil {
+		return nil, fmt.Errorf("%s: %w; leave it out", nameOf(parts), imageError(err))
+	}
+	return i, nil
 }
 
 // Whence values of lseek that package io does not name.

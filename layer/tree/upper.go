@@ -96,7 +96,7 @@ func (w *upperWalk) enter(d *upperDir) error {
 			return err
 		}
 	}
-	i, err := w.inode(d.f, d.st)
+	i, err := w.inode(d.f, d.st, d.parts)
 	if err != nil {
 		return err
 	}
@@ -138,11 +138,10 @@ func (w *upperWalk) put(parts []string, i *erofs.Inode) error {
 
 // walk adds what a directory holds, and tells whether anything went in.
 func (w *upperWalk) walk(ctx context.Context, d *upperDir) (bool, error) {
-	names, err := d.f.Readdirnames(-1)
+	names, err := w.b.names(ctx, d.f, d.parts)
 	if err != nil {
 		return false, err
 	}
-	slices.Sort(names)
 	any := false
 	for _, name := range names {
 		if err := canceled(ctx); err != nil {
@@ -157,11 +156,10 @@ func (w *upperWalk) walk(ctx context.Context, d *upperDir) (bool, error) {
 	if d.since == nil {
 		return any, nil
 	}
-	was, err := d.since.Readdirnames(-1)
+	was, err := w.b.names(ctx, d.since, d.parts)
 	if err != nil {
 		return any, err
 	}
-	slices.Sort(was)
 	for _, name := range was {
 		if _, there := slices.BinarySearch(names, name); there || !w.wanted(d, name) {
 			continue
