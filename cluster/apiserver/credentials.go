@@ -9,11 +9,11 @@ import (
 	"github.com/opendsec/dsec/cluster/iam"
 )
 
-// stripCredentials drops all that is the platform's from a request into a sandbox: its headers and cookies, the
-// port token that the request was admitted by, and whatever holds an API key, which was put there by mistake.
+// StripCredentials drops all that is the platform's from a request into a sandbox: its headers and cookies, the
+// port token that the request was admitted by (empty for none), and whatever holds an API key, which was put there by mistake.
 // Credentials of the application's own (Authorization, X-Api-Key, cookies) travel on. Bodies and paths are not
 // looked at.
-func stripCredentials(r *http.Request, token string) {
+func StripCredentials(r *http.Request, token string) {
 	for _, h := range []string{"Proxy-Authorization", headerSandbox, headerPort, headerToken, KeyHeader, ProjectHeader} {
 		r.Header.Del(h)
 	}

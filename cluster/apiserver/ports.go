@@ -64,7 +64,7 @@ func (s *Server) Ports() http.Handler {
 			r.Out.Host = r.In.Host
 			r.SetXForwarded()
 			token, _ := portToken(r.In)
-			stripCredentials(r.Out, token)
+			StripCredentials(r.Out, token)
 		},
 		FlushInterval: -1,
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {

@@ -77,6 +77,9 @@ func (d *Door) controlRoutes() http.Handler {
 		k, err := d.o.Keys.Authenticate(r.Context(), presented(r))
 		if err != nil {
 			w.Header().Set("Connection", "close")
+			if errors.Is(err, sandbox.ErrUnauthenticated) {
+				err = refused(http.StatusUnauthorized, "%v; for clients of this door: E2B_API_KEY=$(dsec key create --e2b)", err)
+			}
 			writeControl(w, err)
 			return
 		}

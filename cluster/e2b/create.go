@@ -20,6 +20,8 @@ const (
 	defaultTimeout = 300 // seconds, of newer clients
 	oldTimeout     = 15
 	maxTimeout     = 30 * 24 * 3600
+
+	interpreterTemplate = "code-interpreter-v1" // which clients of the code interpreter ask for
 )
 
 // newSandbox is the body of a creation.
@@ -140,6 +142,9 @@ func (d *Door) createOf(ctx context.Context, template string, req *dsecv1.Create
 	snap, serr := d.snapshotNamed(ctx, template)
 	if serr != nil {
 		return nil, serr
+	}
+	if snap == nil && template == interpreterTemplate {
+		return nil, refused(http.StatusNotFound, "template %s was not found: hack/code-interpreter.sh makes it (docs/e2b.md)", template)
 	}
 	if snap == nil {
 		return nil, refused(http.StatusNotFound, "template %.100q was not found: it names no environment, base or snapshot here (%s); `dsec env create %.100s --base NAME` makes one", template, message(err), template)

@@ -195,11 +195,17 @@ func rpcError(id sandbox.ID, err error) error {
 	case word(err) == wordPaused:
 		return connect.NewError(connect.CodeUnavailable, errors.New(paused(id)))
 	case word(err) == "no_such_user":
-		return connect.NewError(connect.CodeUnauthenticated, fmt.Errorf("invalid username: %s", message(err)))
+		return connect.NewError(connect.CodeUnauthenticated, errors.New(noSuchUser(message(err))))
 	case word(err) == "not_a_directory", word(err) == "is_a_directory":
 		return connect.NewError(connect.CodeInvalidArgument, errors.New(message(err)))
 	}
 	return connect.NewError(connect.CodeOf(err), errors.New(message(err)))
+}
+
+// noSuchUser has the words that clients look for, and what to do: environments that were not made through this door often
+// lack the user that clients expect.
+func noSuchUser(why string) string {
+	return "invalid username: " + why + "; name one that the template has, or make the template with Template.build, which adds one called user"
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

@@ -89,7 +89,7 @@ func ended(e *dsecv1.CommandEvent) (bool, error) {
 	r := e.GetEnded().GetResult()
 	switch f := r.GetEnd(); {
 	case f.GetKind() == "cannot_start" && strings.HasPrefix(f.GetMessage(), "user "):
-		return true, connect.NewError(connect.CodeUnauthenticated, errors.New("invalid username: "+f.GetMessage()))
+		return true, connect.NewError(connect.CodeUnauthenticated, errors.New(noSuchUser(f.GetMessage())))
 	case f.GetKind() == "cannot_start":
 		return true, connect.NewError(connect.CodeInvalidArgument, errors.New(f.GetMessage()))
 	case f.GetKind() == "timed_out":

@@ -83,7 +83,7 @@ func (d *Door) fileRequest(r *http.Request, operation string) (*fileRequest, err
 func failFile(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case word(err) == "no_such_user":
-		err = refused(http.StatusUnauthorized, "invalid username: %s", message(err))
+		err = refused(http.StatusUnauthorized, "%s", noSuchUser(message(err)))
 	case word(err) == "is_a_directory", word(err) == "not_a_directory":
 		err = refused(http.StatusBadRequest, "%s", message(err))
 	}

@@ -45,11 +45,15 @@ func (d *Door) entry(ctx context.Context, p string) (*pb.EntryInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.entryOf(ctx, resp.GetFile(), p, true), nil
+	n, err := d.namesIn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return d.entryOf(ctx, n, resp.GetFile(), p, true), nil
 }
 
 // entryOf describes a file as clients know it: a link by what it leads to, where that is looked at.
-func (d *Door) entryOf(ctx context.Context, i *dsecv1.FileInfo, p string, follow bool) *pb.EntryInfo {
+func (d *Door) entryOf(ctx context.Context, n *namesOf, i *dsecv1.FileInfo, p string, follow bool) *pb.EntryInfo {
 	t := targetOf(ctx)
 	e := &pb.EntryInfo{Name: path.Base(p), Path: p, Type: typeOf(i)}
 	if i.GetType() == "symlink" {
@@ -63,7 +67,6 @@ func (d *Door) entryOf(ctx context.Context, i *dsecv1.FileInfo, p string, follow
 			}
 		}
 	}
-	n := d.namesIn(ctx)
 	e.Size, e.Mode, e.Permissions = i.GetSize(), i.GetMode()&0o777, permissions(i)
 	e.Owner, e.Group, e.ModifiedTime = n.user(i.GetUid()), n.group(i.GetGid()), i.GetModifiedAt()
 	e.Metadata = metadataIn(i)
@@ -185,13 +188,17 @@ func (f filesystem) ListDir(ctx context.Context, req *pb.ListDirRequest) (*pb.Li
 	if resp.GetTruncated() {
 		return nil, connect.NewError(connect.CodeResourceExhausted, errors.New(p+" has more than 10,000 entries: list a part of it, or less deep"))
 	}
+	n, err := f.d.namesIn(ctx)
+	if err != nil {
+		return nil, f.failed(ctx, err)
+	}
 	out := &pb.ListDirResponse{}
 	links := 0
 	for _, i := range resp.GetFiles() {
 		if i.GetType() == "symlink" {
 			links++
 		}
-		out.Entries = append(out.Entries, f.d.entryOf(ctx, i, path.Clean(i.GetPath()), links <= maxLinks))
+		out.Entries = append(out.Entries, f.d.entryOf(ctx, n, i, path.Clean(i.GetPath()), links <= maxLinks))
 	}
 	return out, nil
 }

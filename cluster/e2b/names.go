@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"connectrpc.com/connect"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/sandbox"
@@ -40,17 +43,26 @@ type namesOf struct {
 	homes  map[string]string // by name and by number
 }
 
-// namesIn reads /etc/passwd and /etc/group of the sandbox of a request; what cannot be read is empty.
-func (d *Door) namesIn(ctx context.Context) *namesOf {
+// namesIn reads /etc/passwd and /etc/group of the sandbox of a request; one that it does not have is empty. Errors are those of
+// reading: without an answer nobody knows where a home is, and a path from there would lead elsewhere.
+func (d *Door) namesIn(ctx context.Context) (*namesOf, error) {
 	id := targetOf(ctx).id
 	d.names.mu.Lock()
 	n := d.names.read[id]
 	d.names.mu.Unlock()
 	if n != nil && time.Since(n.at) < namesLife {
-		return n
+		return n, nil
+	}
+	passwd, err := d.small(ctx, "/etc/passwd")
+	if err != nil {
+		return nil, err
+	}
+	group, err := d.small(ctx, "/etc/group")
+	if err != nil {
+		return nil, err
 	}
 	n = &namesOf{at: time.Now(), users: map[uint32]string{}, groups: map[uint32]string{}, homes: map[string]string{}}
-	each(d.small(ctx, "/etc/passwd"), func(f []string) {
+	each(passwd, func(f []string) {
 		uid, err := strconv.ParseUint(f[2], 10, 32)
 		if err != nil || len(f) < 6 {
 			return
@@ -60,7 +72,7 @@ func (d *Door) namesIn(ctx context.Context) *namesOf {
 		}
 		n.homes[f[0]] = f[5]
 	})
-	each(d.small(ctx, "/etc/group"), func(f []string) {
+	each(group, func(f []string) {
 		if gid, err := strconv.ParseUint(f[2], 10, 32); err == nil && n.groups[uint32(gid)] == "" {
 			n.groups[uint32(gid)] = f[0]
 		}
@@ -71,7 +83,7 @@ func (d *Door) namesIn(ctx context.Context) *namesOf {
 		d.names.read = map[sandbox.ID]*namesOf{}
 	}
 	d.names.read[id] = n
-	return n
+	return n, nil
 }
 
 // each calls fn with the fields of every line that has three or more.
@@ -84,15 +96,22 @@ func each(b []byte, fn func(fields []string)) {
 	}
 }
 
-// small reads the beginning of a file as root.
-func (d *Door) small(ctx context.Context, name string) []byte {
+// small reads the beginning of a file as root: nothing where the sandbox has none, or has something else there.
+func (d *Door) small(ctx context.Context, name string) ([]byte, error) {
 	resp, err := d.get(ctx, url.Values{"path": {name}, "user": {"0:0"}, "length": {strconv.Itoa(maxPasswd)}})
 	if err != nil {
-		return nil
+		c := connect.CodeOf(err)
+		if !gone(err) && (c == connect.CodeNotFound || c == connect.CodeInvalidArgument || c == connect.CodePermissionDenied) {
+			return nil, nil
+		}
+		return nil, err
 	}
 	defer resp.Body.Close()
-	b, _ := io.ReadAll(io.LimitReader(resp.Body, maxPasswd))
-	return b
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxPasswd))
+	if err != nil {
+		return nil, connect.NewError(connect.CodeUnavailable, fmt.Errorf("%s of the sandbox could not be read to its end (nothing was done): try again: %w", name, err))
+	}
+	return b, nil
 }
 
 // get reads a file of the sandbox of a request.
@@ -144,7 +163,11 @@ func (d *Door) absolute(ctx context.Context, p, user string) (string, error) {
 		user = cmp.Or(resp.GetSandbox().GetSpec().GetUser(), "root")
 	}
 	user, _, _ = strings.Cut(user, ":")
-	home := d.namesIn(ctx).homes[user]
+	n, err := d.namesIn(ctx)
+	if err != nil {
+		return "", err
+	}
+	home := n.homes[user]
 	if !strings.HasPrefix(home, "/") {
 		home = "/"
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
-	"github.com/opendsec/dsec/cluster/iam"
+	"github.com/opendsec/dsec/cluster/apiserver"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -68,13 +68,7 @@ func (d *Door) portProxy() http.Handler {
 			for _, h := range []string{headerTraffic, headerToken, headerSandbox, headerPort} {
 				r.Out.Header.Del(h)
 			}
-			for name, values := range r.Out.Header {
-				for _, v := range values {
-					if iam.ContainsKey(v) {
-						r.Out.Header.Del(name)
-					}
-				}
-			}
+			apiserver.StripCredentials(r.Out, "")
 		},
 		ErrorHandler: writeData,
 	}

@@ -75,6 +75,13 @@ func (in *buildStart) dockerfile(user, workdir string) (text string, step []int,
 		if s.Type != "RUN" && strings.ContainsAny(strings.Join(s.Args, ""), "\n\r\x00") {
 			return "", nil, unsupported("step %d: %.20s with a line break in its arguments", n, s.Type)
 		}
+		words := map[string]int{"RUN": 1, "COPY": 2, "WORKDIR": 0, "USER": 0} // the first argument that is a word of a line
+		for i, a := range s.Args {
+			// A line that ends in an escaped blank would go on with the next one.
+			if from, ok := words[s.Type]; ok && i >= from && strings.TrimSpace(a) != a {
+				return "", nil, unsupported("step %d: %.20s with blanks around its argument %.40q", n, s.Type, a)
+			}
+		}
 		switch s.Type {
 		case "RUN":
 			if arg(0) == "" {

@@ -45,7 +45,12 @@ type upload struct {
 	path           string
 	there          bool
 	forget         *time.Timer
+	taking         *taking // nil = nobody sends it now
 }
+
+// taking is a request that sends an archive. One that comes later takes its place, as of a client that tries again: an announced
+// archive is on disk twice at most.
+type taking struct{ stop func() }
 
 // uploadRecord is TOKEN.json.
 type uploadRecord struct {
@@ -149,6 +154,22 @@ func (u *uploads) take(w http.ResponseWriter, r *http.Request) {
 		writeControl(w, refused(http.StatusNotFound, "there is no such upload, or its hour is over: ask for another address"))
 		return
 	}
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(uploadLife))
+	mine := &taking{func() { _ = rc.SetReadDeadline(time.Now()) }}
+	u.mu.Lock()
+	if one.taking != nil {
+		one.taking.stop()
+	}
+	one.taking = mine
+	u.mu.Unlock()
+	defer func() {
+		u.mu.Lock()
+		if one.taking == mine {
+			one.taking = nil
+		}
+		u.mu.Unlock()
+	}()
 	f, err := os.CreateTemp(u.dir, "part-")
 	if err != nil {
 		writeControl(w, err)
@@ -163,14 +184,18 @@ func (u *uploads) take(w http.ResponseWriter, r *http.Request) {
 	} else if err != nil && r.Context().Err() == nil {
 		err = refused(http.StatusInsufficientStorage, "the archive could not be kept: %v", err)
 	}
-	if err == nil {
-		u.mu.Lock()
-		if u.byToken[strings.TrimPrefix(r.URL.Path, uploadPath)] == one {
-			err = os.Rename(f.Name(), one.path)
-			one.there = err == nil
-		}
-		u.mu.Unlock()
+	u.mu.Lock()
+	switch {
+	case one.taking != mine:
+		err = refused(http.StatusConflict, "the archive is being sent once more, by another request: that one counts")
+	case err != nil:
+	case u.byToken[strings.TrimPrefix(r.URL.Path, uploadPath)] != one:
+		err = refused(http.StatusNotFound, "the upload's hour is over, or its template was built meanwhile: ask for another address")
+	default:
+		err = os.Rename(f.Name(), one.path)
+		one.there = err == nil
 	}
+	u.mu.Unlock()
 	if err != nil {
 		writeControl(w, err)
 		return

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"path"
+	"regexp"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	pb "github.com/opendsec/dsec/cluster/e2b/envd/filesystem"
@@ -19,6 +21,34 @@ type watched struct {
 	d     *Door
 	dir   string
 	entry bool // describe files
+	// placed counts, by directory, files that were moved out of their temporary name, and whose new one is not told yet.
+	placed map[string]int
+}
+
+// temporary is the name under which our API writes a file before it takes its place.
+var temporary = regexp.MustCompile(`^\.dsec-[0-9a-z]+\.tmp$`)
+
+const maxPlaced = 1024 // directories
+
+// tell turns what happened into what clients know: to them a file that is uploaded is created and written where it belongs, and
+// the temporary one was never there.
+func (w *watched) tell(e *dsecv1.FileEvent) []*dsecv1.FileEvent {
+	dir, name := path.Split(e.GetPath())
+	switch moved := e.GetKind() == dsecv1.FileEventKind_FILE_EVENT_KIND_MOVED; {
+	case temporary.MatchString(name) && !e.GetDirectory():
+		if moved && len(w.placed) < maxPlaced {
+			w.placed[dir]++
+		}
+		return nil
+	case e.GetKind() == dsecv1.FileEventKind_FILE_EVENT_KIND_CREATED && !e.GetDirectory() && w.placed[dir] > 0:
+		if w.placed[dir]--; w.placed[dir] == 0 {
+			delete(w.placed, dir)
+		}
+		written := proto.Clone(e).(*dsecv1.FileEvent)
+		written.Kind = dsecv1.FileEventKind_FILE_EVENT_KIND_WRITTEN
+		return []*dsecv1.FileEvent{e, written}
+	}
+	return []*dsecv1.FileEvent{e}
 }
 
 // open begins to watch; the stream's first message, that it began, has been received. The caller closes it.
@@ -34,7 +64,7 @@ func (d *Door) openWatch(ctx context.Context, dir string, recursive, entry bool)
 	}
 	for s.Receive() {
 		if s.Msg().GetStarted() != nil {
-			return &watched{d, p, entry}, s, nil
+			return &watched{d, p, entry, map[string]int{}}, s, nil
 		}
 	}
 	if err = s.Err(); err == nil {
@@ -86,17 +116,21 @@ func (f filesystem) WatchDir(ctx context.Context, req *pb.WatchDirRequest, out *
 		return err
 	}
 	for s.Receive() {
-		m := &pb.WatchDirResponse{}
+		var send []*pb.WatchDirResponse
 		switch e := s.Msg().GetFile(); {
 		case e == nil:
-			m.Event = &pb.WatchDirResponse_Keepalive{Keepalive: &pb.WatchDirResponse_KeepAlive{}}
+			send = append(send, &pb.WatchDirResponse{Event: &pb.WatchDirResponse_Keepalive{Keepalive: &pb.WatchDirResponse_KeepAlive{}}})
 		case e.GetKind() == dsecv1.FileEventKind_FILE_EVENT_KIND_LOST:
 			return errLost
 		default:
-			m.Event = &pb.WatchDirResponse_Filesystem{Filesystem: w.event(ctx, e)}
+			for _, e := range w.tell(e) {
+				send = append(send, &pb.WatchDirResponse{Event: &pb.WatchDirResponse_Filesystem{Filesystem: w.event(ctx, e)}})
+			}
 		}
-		if err := out.Send(m); err != nil {
-			return err
+		for _, m := range send {
+			if err := out.Send(m); err != nil {
+				return err
+			}
 		}
 	}
 	return w.end(ctx, s.Err())

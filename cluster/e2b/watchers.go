@@ -108,7 +108,10 @@ func (f filesystem) CreateWatcher(ctx context.Context, req *pb.CreateWatcherRequ
 	go func() {
 		defer s.Close()
 		for s.Receive() {
-			if e := s.Msg().GetFile(); e != nil {
+			if s.Msg().GetFile() == nil {
+				continue
+			}
+			for _, e := range w.tell(s.Msg().GetFile()) {
 				one.add(life, w, e)
 			}
 		}

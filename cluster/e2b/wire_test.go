@@ -43,6 +43,11 @@ type far struct {
 	calls []any
 	box   *dsecv1.Sandbox
 	files map[string]string
+	// down is a path that cannot be read for now: cut = its answer breaks off.
+	down string
+	cut  bool
+	// port is the address where a sandbox's port listens; "" = nowhere.
+	port string
 }
 
 func (f *far) saw(r any) {
@@ -212,6 +217,16 @@ func newRig(t *testing.T) *rig {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		b, ok := f.files[r.URL.Query().Get("path")]
+		if r.URL.Query().Get("path") == f.down {
+			if f.cut {
+				w.Header().Set("Content-Length", "1000")
+				_, _ = io.WriteString(w, "root:x:0:")
+				return
+			}
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = io.WriteString(w, `{"code":"unavailable","message":"the edge does not answer"}`)
+			return
+		}
 		if !ok {
 			w.WriteHeader(http.StatusNotFound)
 			_, _ = io.WriteString(w, `{"code":"not_found","message":"no such file","reason":"not_found"}`)
@@ -223,8 +238,13 @@ func newRig(t *testing.T) *rig {
 	t.Cleanup(api.Close)
 	d := New(Options{
 		API: toServer{api.URL}, WithKey: func(ctx context.Context, _ iam.Key) context.Context { return ctx }, Keys: keys{}, Domain: "example.org", Scratch: filepath.Join(t.TempDir(), "e2b"),
-		Dial: func(context.Context, sandbox.ID, uint16) (net.Conn, error) { return nil, errors.New("nothing listens") },
-		Log:  slog.New(slog.DiscardHandler),
+		Dial: func(context.Context, sandbox.ID, uint16) (net.Conn, error) {
+			if f.port == "" {
+				return nil, errors.New("nothing listens")
+			}
+			return net.Dial("tcp", f.port)
+		},
+		Log: slog.New(slog.DiscardHandler),
 	})
 	r := &rig{httptest.NewServer(d), f}
 	t.Cleanup(r.Close)

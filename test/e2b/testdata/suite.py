@@ -637,6 +637,13 @@ def _(s):
         got: list[Any] = []
         until(lambda: got.extend(w.get_new_events()) or any(e.name == "entry" and e.entry and e.entry.size == 5 for e in got))
         w.stop()
+    # What the package writes is told as what a program writes is.
+    w = s.files.watch_dir("watched")
+    s.files.write("watched/written", "1")
+    seen.clear()
+    until(lambda: seen.update((e.type.value, e.name) for e in w.get_new_events()) or ("write", "written") in seen)
+    assert {name for _, name in seen} == {"written"}, seen
+    w.stop()
     raises(lambda: w.get_new_events(), "SandboxException")
     raises(lambda: s.files.watch_dir("none"), "NotFoundException")
     raises(lambda: s.files.watch_dir("/etc/passwd"), "InvalidArgumentException")
