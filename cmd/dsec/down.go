@@ -195,6 +195,9 @@ func endLeftovers(ctx context.Context, d stateDir, keep bool) (r downReport, err
 	return r, nil
 }
 
+// buildsDir is where contexts of builds are while they run.
+func buildsDir(d stateDir) string { return d.path("run", "builds") }
+
 // cleanRun removes what is of no use without the processes. While sandboxes live on, what holds their descriptors stays,
 // and what tells how to start a node that takes them over.
 func cleanRun(d stateDir, keepHold bool) []string {
@@ -208,6 +211,9 @@ func cleanRun(d stateDir, keepHold bool) []string {
 			faultFile(d), faultFile(d)+".old")
 	}
 	removed := removeIfThere(paths...)
+	if _, err := os.Stat(buildsDir(d)); err == nil && os.RemoveAll(buildsDir(d)) == nil { // contexts of builds that were cut off
+		removed = append(removed, buildsDir(d))
+	}
 	if dir := networkDir(d); !keepHold {
 		if _, err := os.Stat(dir); err == nil && netnode.Remove(dir) == nil {
 			removed = append(removed, dir)

@@ -54,7 +54,7 @@ func serveAPIServer(ctx context.Context, f *serveFlags, d stateDir, log *slog.Lo
 	s, err := apiserver.New(apiserver.Options{
 		Edges: edges, Importer: importer, Keys: keys, Catalogue: catalogue,
 		Network:  netrules.New(etcd, log),
-		PortsURL: "http://" + ports.Addr().String(), Scratch: d.path("run", "builds"), Version: buildVersion(), Log: log,
+		PortsURL: "http://" + ports.Addr().String(), Scratch: buildsDir(d), Version: buildVersion(), Log: log,
 	})
 	if err != nil {
 		return err

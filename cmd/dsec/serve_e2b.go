@@ -21,7 +21,7 @@ const (
 func newE2BDoor(f *serveFlags, d stateDir, s *apiserver.Server, keys *iam.Store, at net.Addr, log *slog.Logger) http.Handler {
 	return e2b.New(e2b.Options{
 		API: s.Inside(), WithKey: apiserver.WithKey, Keys: keys, Dial: s.DialPort,
-		Domain: e2bDomain(f.e2bDomain, at.String()), Scratch: d.path("run", "e2b"), Log: log.With("door", "e2b"),
+		Domain: e2bDomain(f.e2bDomain, at.String()), Scratch: d.path("e2b"), Log: log.With("door", "e2b"),
 	})
 }
 

@@ -196,7 +196,7 @@ func TestRestart(t *testing.T) {
 	if got := n.inside(t, "again").run(t, "cat /home/user/file"); got != "contents" {
 		t.Errorf("in the template: %q", got)
 	}
-	if left, err := os.ReadDir(filepath.Join(n.state, "run", "e2b", "contexts")); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(filepath.Join(n.state, "e2b", "contexts")); err != nil || len(left) > 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
