@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -64,6 +66,7 @@ type builder struct {
 	o      Options
 	f      *File
 	lex    *shell.Lex
+	words  int               // bytes of words that were filled in
 	meta   map[string]string // ARGs before FROM
 	args   map[string]string
 	used   map[string]bool // of Options.Args
@@ -200,9 +203,34 @@ func (b *builder) pull(ctx context.Context, from string) error {
 	return s.Err()
 }
 
-// expander fills in $NAME and ${NAME}; ENV goes before ARG.
+// What variables may make of a word, and of all words of a file. Each line of ENV A=$A$A doubles what it is about.
+const (
+	maxWord  = 128 << 10 // bytes: what Linux takes as one variable
+	maxWords = 8 << 20
+)
+
+// replacement is what may make a word longer than its variables together.
+var replacement = regexp.MustCompile(`\$\{\w+/`)
+
+// mayBe is the most bytes that a word may come to, known before it is filled in.
+func mayBe(word string, longest int) float64 {
+	n := float64(strings.Count(word, "$"))
+	return float64(len(word)) + n*math.Pow(float64(longest), float64(1+len(replacement.FindAllStringIndex(word, -1))))
+}
+
+// expander fills in $NAME and ${NAME}; ENV goes before ARG. Error: ErrInvalid for a word that grows beyond its bounds.
 func (b *builder) expander(args map[string]string) instructions.SingleWordExpander {
 	return func(word string) (string, error) {
+		longest := len(word) // of a default that the word itself has
+		for _, kv := range b.config.Env {
+			longest = max(longest, len(kv))
+		}
+		for _, v := range args {
+			longest = max(longest, len(v))
+		}
+		if strings.Contains(word, "$") && mayBe(word, longest) > maxWords {
+			return "", fmt.Errorf("%.60q, filled in, may be longer than %d MiB", word, maxWords>>20)
+		}
 		env := make([]string, 0, len(args))
 		for _, k := range slices.Sorted(maps.Keys(args)) {
 			if _, ok := variable(b.config.Env, k); !ok {
@@ -210,7 +238,16 @@ func (b *builder) expander(args map[string]string) instructions.SingleWordExpand
 			}
 		}
 		out, _, err := b.lex.ProcessWord(word, shell.EnvsFromSlice(append(env, b.config.Env...)))
-		return out, err
+		if err != nil {
+			return "", err
+		}
+		if len(out) > maxWord {
+			return "", fmt.Errorf("%.60q, filled in, is %d bytes long: want at most %d", word, len(out), maxWord)
+		}
+		if b.words += len(out); b.words > maxWords {
+			return "", fmt.Errorf("the words of this file, filled in, are longer than %d MiB together", maxWords>>20)
+		}
+		return out, nil
 	}
 }
 

@@ -105,10 +105,13 @@ func (b *box) resumeHooks() {
 	if err == nil {
 		err = b.onStart(ctx, hooks)
 	}
-	if errors.Is(err, errClosing) || ctx.Err() != nil {
+	// A hook that fails has stopped the sandbox by now, and so ended ctx; a sandbox that is stopped by others fails no hook.
+	var f *sandbox.Failure
+	if errors.As(err, &f) && f.Kind != sandbox.KindStopped {
+		b.hookFail = f
 		return
 	}
-	if err != nil && !errors.As(err, &b.hookFail) {
+	if err != nil && !errors.Is(err, errClosing) && ctx.Err() == nil {
 		b.hookFail = sandbox.NewFailure(sandbox.KindInternal, "what its toolkits run at the start could not be finished after a restart of the edge: %v", err)
 		_ = ignoreClosed(b.stop(context.WithoutCancel(ctx), b.hookFail))
 	}
@@ -137,13 +140,11 @@ func (b *box) awaitHooks(ctx context.Context) error {
 		return nil
 	}
 	select {
-	case <-b.hooking:
+	case <-b.hooking: // after the sandbox's end too, which ends what it waits for
 		if b.hookFail != nil {
 			return b.hookFail
 		}
-		return nil
-	case <-b.gone:
-		return nil // what ended it is told with it
+		return nil // what else ended it is told with it
 	case <-b.e.closing:
 		return errClosing
 	case <-ctx.Done():
