@@ -252,7 +252,7 @@ func (c *command) startFailed(err error) {
 		}
 	}
 	f, code := startFailure(err)
-	if fault, met := c.storeFault(); met && f.Blame != sandbox.BlameInfra {
+	if fault, met := c.storeFault(); met && excusable(f) {
 		f = fault // a program that cannot be read cannot be executed
 	}
 	if f.Kind == sandbox.KindInternal || f.Blame == sandbox.BlameInfra {

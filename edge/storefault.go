@@ -26,5 +26,11 @@ func (c *command) storeFault() (f *sandbox.Failure, met bool) {
 	return sandbox.NewFailure(sandbox.KindStoreFault, "a layer of the sandbox could not be read: the store did not answer in time, or gave damaged data"), true
 }
 
+// excusable tells whether a fault of the store is the likelier reason of a command that could not be started: it is, unless
+// the platform knows one of its own. What it cannot tell, an I/O error among it, is internal.
+func excusable(f *sandbox.Failure) bool {
+	return f.Blame != sandbox.BlameInfra || f.Kind == sandbox.KindInternal
+}
+
 // StoreFaults tells whether one of the layers had a read that failed for the store, from one moment to another.
 type StoreFaults func(layers []string, from, to time.Time) bool

@@ -45,6 +45,8 @@ func (s *Server) uploadLayer(w http.ResponseWriter, r *http.Request) {
 	req.Header.Set(KeyHeader, keyOf(r.Context()).ID)
 	rc := http.NewResponseController(w)
 	_ = rc.EnableFullDuplex() // progress goes out while the body comes in
+	// Of a body that was refused on its way, what was not read must not be looked at as another request.
+	w.Header().Set("Connection", "close")
 	resp, err := im.http.Do(req)
 	if err != nil {
 		s.writeError(w, r, im.failed(err))

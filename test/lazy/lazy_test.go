@@ -10,6 +10,7 @@ import (
 	"time"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/client"
 	lazylayer "github.com/opendsec/dsec/layer/lazy"
 )
 
@@ -97,6 +98,16 @@ func TestStoreFault(t *testing.T) {
 		if kind, blame := n.ends(id, shell); kind != "store_fault" || blame != dsecv1.Blame_BLAME_INFRA {
 			t.Errorf("what could not be %s: %s, %v", name, kind, blame)
 		}
+	}
+	// Without a shell in between: it is dsec-init that cannot execute it.
+	limit := 90.0
+	r, err := n.Client.Commands.Exec(t.Context(), &dsecv1.ExecRequest{SandboxId: id, OperationId: client.NewOperationID(),
+		Command: &dsecv1.CommandSpec{Argv: []string{"/usr/bin/tar", "--version"}, TimeoutSeconds: &limit}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if end := r.GetCommand().GetResult().GetEnd(); end.GetKind() != "store_fault" || end.GetBlame() != dsecv1.Blame_BLAME_INFRA {
+		t.Errorf("what could not be started: %v", end)
 	}
 	if kind, blame := n.ends(id, "exit 7"); kind != "exited" || blame != dsecv1.Blame_BLAME_TASK {
 		t.Errorf("a failure of its own: %s, %v", kind, blame)
