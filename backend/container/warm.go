@@ -25,8 +25,7 @@ type warm struct {
 	ready   []*shell
 	waiters []chan claim
 	making  int
-	claims  int       // creations in progress: refilling gives way to them
-	claimed time.Time // when the last of them was over
+	claims  int // creations in progress: refilling gives way to them
 	makers  int
 	idle    *sync.Cond
 }
@@ -124,17 +123,10 @@ func (w *warm) leave(ch chan claim) {
 // done ends a claim: take was successful and the creation is over, either way.
 func (w *warm) done() {
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.claims--
-	w.claimed = time.Now()
 	w.idle.Broadcast()
-	if w.claims == 0 {
-		time.AfterFunc(firstCommand, w.idle.Broadcast)
-	}
+	w.mu.Unlock()
 }
-
-// firstCommand is how long refilling gives way to the first command of what was created last.
-const firstCommand = 20 * time.Millisecond
 
 // deliver gives a shell to the first in line, or keeps it.
 func (w *warm) deliver(sh *shell) {
@@ -188,8 +180,8 @@ func (w *warm) wanted() bool {
 	if len(w.ready)+w.making >= w.target+len(w.waiters) {
 		return false
 	}
-	// Refill when no creation, nor what it was made for, would be slowed down, but do not run dry for it.
-	return w.claims == 0 && time.Since(w.claimed) >= firstCommand || len(w.ready) < w.target/4
+	// Refill when no creation would be slowed down, but do not run dry for it.
+	return w.claims == 0 || len(w.ready) < w.target/8
 }
 
 func (w *warm) maker() {
