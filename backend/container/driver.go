@@ -3,10 +3,8 @@ package container
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io"
 	"log/slog"
 	"os"
@@ -131,40 +129,12 @@ func (d *Driver) Start() {
 	})
 }
 
-// ownName is what this node's places outside of its state directory are called. The state directory is in it too:
-// two nodes with one edge id must not sweep each other's.
-func (d *Driver) ownName() string {
-	sum := fnv.New64a()
-	_, _ = sum.Write([]byte(d.cfg.StateDir)) // never fails
-	return fmt.Sprintf("dsec-%s-%016x", d.cfg.Edge, sum.Sum64())
-}
+// ownName is what this node's places outside of its state directory are called.
+func (d *Driver) ownName() string { return cgroup.Name("dsec", d.cfg.Edge, d.cfg.StateDir) }
 
-// openTree finds the control groups of this state directory: where an earlier process put them, or below
-// this process's own.
-func (d *Driver) openTree() error {
-	path := filepath.Join(d.cfg.StateDir, "run", "cgroups.json")
-	var l cgroup.Layout
-	b, err := os.ReadFile(path)
-	if err == nil {
-		err = json.Unmarshal(b, &l)
-		if err == nil {
-			if _, serr := os.Stat(l.V2); serr != nil {
-				err = serr // another boot, or cleaned up: choose anew
-			}
-		}
-	}
-	if err != nil {
-		if l, err = cgroup.Detect(d.ownName()); err != nil {
-			return err
-		}
-		if b, err = json.Marshal(l); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			return err
-		}
-	}
-	d.tree, err = cgroup.Open(l)
+// openTree finds the control groups of this state directory.
+func (d *Driver) openTree() (err error) {
+	d.tree, err = cgroup.Find(filepath.Join(d.cfg.StateDir, "run", "cgroups.json"), d.ownName())
 	return err
 }
 

@@ -1,7 +1,6 @@
 package fncall
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -46,28 +45,11 @@ func (g *groups) cpu() string {
 
 // openGroups finds the place that an earlier process chose, or chooses one below this process's own groups.
 func openGroups(state, name string, places int) (*groups, error) {
-	note := filepath.Join(state, "groups.json")
-	g := &groups{places: places}
-	b, err := os.ReadFile(note)
-	if err == nil {
-		if err = json.Unmarshal(b, &g.layout); err == nil {
-			_, err = os.Stat(g.layout.V2)
-		}
-	}
+	tree, err := cgroup.Find(filepath.Join(state, "groups.json"), name)
 	if err != nil {
-		if g.layout, err = cgroup.Detect(name); err != nil {
-			return nil, err
-		}
-		if b, err = json.Marshal(g.layout); err != nil {
-			return nil, err
-		}
-		if err := os.WriteFile(note, b, 0o600); err != nil {
-			return nil, err
-		}
-	}
-	if g.tree, err = cgroup.Open(g.layout); err != nil {
 		return nil, err
 	}
+	g := &groups{places: places, tree: tree, layout: tree.Layout()}
 	if dir := g.cpu(); dir != "" {
 		if err := g.weigh(dir); err != nil {
 			return nil, err

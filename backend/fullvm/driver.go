@@ -2,10 +2,8 @@ package fullvm
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -79,31 +77,9 @@ func (d *Driver) groups(id sandbox.ID) (*cgroup.Sandbox, error) {
 	return d.tree.Sandbox(string(id)), nil
 }
 
-// openTree finds the control groups of this state directory: where an earlier process put them, or below this process's
-// own.
-func (d *Driver) openTree() error {
-	path := d.layoutPath()
-	var l cgroup.Layout
-	b, err := os.ReadFile(path)
-	if err == nil {
-		if err = json.Unmarshal(b, &l); err == nil {
-			_, err = os.Stat(l.V2) // gone: another boot, or cleaned up
-		}
-	}
-	if err != nil {
-		sum := fnv.New64a()
-		_, _ = sum.Write([]byte(d.cfg.StateDir)) // never fails
-		if l, err = cgroup.Detect(fmt.Sprintf("dsec-fullvm-%s-%016x", d.cfg.Edge, sum.Sum64())); err != nil {
-			return err
-		}
-		if b, err = json.Marshal(l); err != nil {
-			return err
-		}
-		if err := os.WriteFile(path, b, 0o600); err != nil {
-			return err
-		}
-	}
-	d.tree, err = cgroup.Open(l)
+// openTree finds the control groups of this state directory.
+func (d *Driver) openTree() (err error) {
+	d.tree, err = cgroup.Find(d.layoutPath(), cgroup.Name("dsec-fullvm", d.cfg.Edge, d.cfg.StateDir))
 	return err
 }
 

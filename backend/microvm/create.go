@@ -166,16 +166,20 @@ func (d *Driver) cloneOne(ctx context.Context, spec *sandbox.Spec, m *hardware, 
 	return i, d.settle(ctx, i, bootClone, spec, m.layers)
 }
 
+// unlessMade ends the machine of a creation that failed with *err, and adds to that what is known of it.
+func (i *instance) unlessMade(ctx context.Context, err *error) {
+	if *err == nil {
+		return
+	}
+	*err = i.bootFailure(*err)
+	if derr := i.Destroy(context.WithoutCancel(ctx)); derr != nil {
+		i.d.log.Error("parts of a failed creation are left for the next sweep", "id", i.id, "err", derr)
+	}
+}
+
 // settle gives a machine that stands still without an environment the spec's. After an error nothing is left of it.
 func (d *Driver) settle(ctx context.Context, i *instance, boot string, spec *sandbox.Spec, layers []layerFiles) (err error) {
-	defer func() {
-		if err != nil {
-			err = i.bootFailure(err)
-			if derr := i.Destroy(context.WithoutCancel(ctx)); derr != nil {
-				d.log.Error("parts of a failed creation are left for the next sweep", "id", i.id, "err", derr)
-			}
-		}
-	}()
+	defer i.unlessMade(ctx, &err)
 	ctx, cancel := i.within(ctx)
 	defer cancel()
 	ctx, stop := i.until(ctx)
@@ -322,14 +326,7 @@ func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.S
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = i.bootFailure(err)
-			if derr := i.Destroy(context.WithoutCancel(ctx)); derr != nil {
-				d.log.Error("parts of a failed creation are left for the next sweep", "id", id, "err", derr)
-			}
-		}
-	}()
+	defer i.unlessMade(ctx, &err)
 	i.boot = bootCold
 	i.limits.Memory, i.limits.Pids = spec.Limits.MemoryBytes, spec.Limits.Pids
 	if err := d.save(&i.limits); err != nil {

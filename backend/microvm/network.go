@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/opendsec/dsec/backend/linked"
 	"github.com/opendsec/dsec/guest/machine/control"
-	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/policy/network"
 	"github.com/opendsec/dsec/policy/network/link"
 	"github.com/opendsec/dsec/sandbox"
@@ -145,37 +145,12 @@ func (d *Driver) sweepNetwork(keep func(sandbox.ID) bool) error {
 // it. What cannot be read is taken for one that runs.
 func Linked(stateDir string) ([]sandbox.ID, error) {
 	d := &Driver{root: filepath.Join(stateDir, "run", "vm")} // load needs no more
-	entries, err := os.ReadDir(d.root)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var out []sandbox.ID
-	for _, e := range entries {
-		id, err := sandbox.ParseID(e.Name())
-		if err != nil {
-			continue
-		}
+	return linked.In(d.root, func(id sandbox.ID) (bool, *os.File, error) {
 		r, err := d.load(id)
-		if errors.Is(err, sandbox.ErrNotFound) || err == nil && !r.Net {
-			continue
+		if err != nil || !r.Net {
+			return false, nil, err
 		}
-		if err == nil {
-			p, err := r.process()
-			if errors.Is(err, sandbox.ErrNotFound) {
-				continue
-			}
-			if err == nil {
-				ended := linux.Ended(p)
-				p.Close()
-				if ended {
-					continue
-				}
-			}
-		}
-		out = append(out, id)
-	}
-	return out, nil
+		p, err := r.process()
+		return true, p, err
+	})
 }

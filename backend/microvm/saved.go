@@ -146,14 +146,7 @@ func (d *Driver) resumeMachine(ctx context.Context, spec *sandbox.Spec, m *hardw
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			err = i.bootFailure(err)
-			if derr := i.Destroy(context.WithoutCancel(ctx)); derr != nil {
-				d.log.Error("parts of a failed creation are left for the next sweep", "id", i.id, "err", derr)
-			}
-		}
-	}()
+	defer i.unlessMade(ctx, &err)
 	ctx, cancel := i.within(ctx)
 	defer cancel()
 	ctx, stop := i.until(ctx)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -19,6 +18,7 @@ import (
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/api/strictjson"
+	"github.com/opendsec/dsec/backend/container/cgroup"
 	"github.com/opendsec/dsec/backend/fncall"
 	"github.com/opendsec/dsec/cluster/engine"
 	edgecalls "github.com/opendsec/dsec/edge/fncall"
@@ -107,9 +107,7 @@ func openCalls(f *serveFlags, d stateDir, opts map[string]string, id sandbox.Edg
 	if c.etcd, err = engine.Dial(endpoints...); err != nil {
 		return nil, err
 	}
-	sum := fnv.New64a()
-	_, _ = sum.Write([]byte(d)) // never fails
-	cfg.StateDir, cfg.Log, cfg.Name = c.dir, log, fmt.Sprintf("dsec-calls-%s-%016x", id, sum.Sum64())
+	cfg.StateDir, cfg.Log, cfg.Name = c.dir, log, cgroup.Name("dsec-calls", id, string(d))
 	cfg.Resolve = resolveCalls(environment.NewEtcd(c.etcd, cataloguePrefix), layers)
 	if c.service, err = fncall.New(cfg); err != nil {
 		c.etcd.Close()
