@@ -9,7 +9,6 @@ import (
 	"time"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
-	"github.com/opendsec/dsec/bench/measure"
 )
 
 // machines: creations of microVMs with a network beside those without, in turns, each of a machine that was ready.
@@ -38,31 +37,6 @@ func (b *bench) machines(ctx context.Context) (err error) {
 	if _, err := w.create(ctx, 1); err != nil {
 		fmt.Fprintln(os.Stderr, "the first machine:", err)
 	}
-	kinds := []struct {
-		name  string
-		rules []string
-	}{{"microvm_create_without", nil}, {"microvm_create_with_network", []string{"203.0.113.0/24"}}}
-	times, failures := map[string][]time.Duration{}, map[string]int{}
-	for i := range max(3, b.n/60) {
-		for j := range kinds {
-			k := kinds[(i+j)%2]
-			if err := w.stopAll(ctx); err != nil {
-				return err
-			}
-			// As many shells as before, those with a link included, and a machine.
-			if err := w.await(ctx, warm+max(1, warm/2)+1, 10*time.Minute); err != nil {
-				return err
-			}
-			start := time.Now()
-			if _, err := w.create(ctx, 1, k.rules...); err != nil {
-				failures[k.name]++
-				continue
-			}
-			times[k.name] = append(times[k.name], time.Since(start))
-		}
-	}
-	for i, k := range kinds {
-		b.add(measure.FromDurations(k.name, times[k.name], failures[k.name]), kinds[max(0, i-1)].name)
-	}
-	return nil
+	// As many shells as before, those with a link included, and a machine.
+	return b.inTurns(ctx, w, "microvm_", max(3, b.n/60), func() error { return w.await(ctx, warm+max(1, warm/2)+1, 10*time.Minute) })
 }

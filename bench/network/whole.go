@@ -144,27 +144,32 @@ func (b *bench) creations(ctx context.Context) (err error) {
 		}
 		err = errors.Join(err, serr)
 	}()
+	return b.inTurns(ctx, w, "", max(10, b.n/3), func() error { return w.settle(ctx) })
+}
+
+// inTurns measures creations with a network beside those without, one after the other, each once ready says so. Nothing
+// runs meanwhile: what one made is stopped before.
+func (b *bench) inTurns(ctx context.Context, w *whole, prefix string, n int, ready func() error) error {
 	kinds := []struct {
 		name  string
 		rules []string
-	}{{"create_without", nil}, {"create_with_network", []string{"203.0.113.0/24"}}}
+	}{{prefix + "create_without", nil}, {prefix + "create_with_network", []string{"203.0.113.0/24"}}}
 	times, failures := map[string][]time.Duration{}, map[string]int{}
-	for i := range max(10, b.n/3) {
+	for i := range n {
 		for j := range kinds {
 			k := kinds[(i+j)%2]
-			if err := w.settle(ctx); err != nil {
+			if err := w.stopAll(ctx); err != nil {
+				return err
+			}
+			if err := ready(); err != nil {
 				return err
 			}
 			start := time.Now()
-			_, cerr := w.create(ctx, 1, k.rules...)
-			if cerr != nil {
+			if _, err := w.create(ctx, 1, k.rules...); err != nil {
 				failures[k.name]++
 				continue
 			}
 			times[k.name] = append(times[k.name], time.Since(start))
-			if err := w.stopAll(ctx); err != nil {
-				return err
-			}
 		}
 	}
 	for i, k := range kinds {
