@@ -56,7 +56,7 @@ const (
 
 // SnapshotServiceClient is a client for the dsec.v1.SnapshotService service.
 type SnapshotServiceClient interface {
-	// CreateSnapshot keeps the disk of a sandbox as it is now, until DeleteSnapshot. New sandboxes are made of it by
+	// CreateSnapshot keeps a sandbox as it is now, until DeleteSnapshot. New sandboxes are made of it by
 	// CreateSandbox with environment.snapshot. While it is kept, what the sandbox then overwrites or removes goes on
 	// counting against the sandbox's disk limit.
 	CreateSnapshot(context.Context, *v1.CreateSnapshotRequest) (*v1.CreateSnapshotResponse, error)
@@ -64,7 +64,7 @@ type SnapshotServiceClient interface {
 	ListSnapshots(context.Context, *v1.ListSnapshotsRequest) (*v1.ListSnapshotsResponse, error)
 	// DeleteSnapshot forgets one. Sandboxes that were made of it go on; it takes up room until the last of them ended.
 	DeleteSnapshot(context.Context, *v1.DeleteSnapshotRequest) (*v1.DeleteSnapshotResponse, error)
-	// ForkSandbox makes new sandboxes from a running one's disk, on the same node: one snapshot, `count` children, each
+	// ForkSandbox makes new sandboxes from a running one as it is, on the same node: one snapshot, `count` children, each
 	// of which records its own changes only. Limits, environment variables, user, network rules and lifetimes are the
 	// original's unless the request says otherwise. Results are as of CreateSandbox.
 	ForkSandbox(context.Context, *v1.ForkSandboxRequest) (*v1.ForkSandboxResponse, error)
@@ -169,7 +169,7 @@ func (c *snapshotServiceClient) PackDiff(ctx context.Context, req *v1.PackDiffRe
 
 // SnapshotServiceHandler is an implementation of the dsec.v1.SnapshotService service.
 type SnapshotServiceHandler interface {
-	// CreateSnapshot keeps the disk of a sandbox as it is now, until DeleteSnapshot. New sandboxes are made of it by
+	// CreateSnapshot keeps a sandbox as it is now, until DeleteSnapshot. New sandboxes are made of it by
 	// CreateSandbox with environment.snapshot. While it is kept, what the sandbox then overwrites or removes goes on
 	// counting against the sandbox's disk limit.
 	CreateSnapshot(context.Context, *v1.CreateSnapshotRequest) (*v1.CreateSnapshotResponse, error)
@@ -177,7 +177,7 @@ type SnapshotServiceHandler interface {
 	ListSnapshots(context.Context, *v1.ListSnapshotsRequest) (*v1.ListSnapshotsResponse, error)
 	// DeleteSnapshot forgets one. Sandboxes that were made of it go on; it takes up room until the last of them ended.
 	DeleteSnapshot(context.Context, *v1.DeleteSnapshotRequest) (*v1.DeleteSnapshotResponse, error)
-	// ForkSandbox makes new sandboxes from a running one's disk, on the same node: one snapshot, `count` children, each
+	// ForkSandbox makes new sandboxes from a running one as it is, on the same node: one snapshot, `count` children, each
 	// of which records its own changes only. Limits, environment variables, user, network rules and lifetimes are the
 	// original's unless the request says otherwise. Results are as of CreateSandbox.
 	ForkSandbox(context.Context, *v1.ForkSandboxRequest) (*v1.ForkSandboxResponse, error)
