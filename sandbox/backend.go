@@ -31,7 +31,8 @@ type Capabilities struct {
 //     behind. Errors: ErrExhausted before anything is made; *Failure with an infra or policy kind otherwise.
 //   - Whatever Create makes is recorded first, so that Sweep, run by a new process after kill -9 at any step,
 //     finds and removes it.
-//   - Recover takes the Handle of an instance that an earlier process made. ErrNotFound = it is gone.
+//   - Recover takes the Handle of an instance that an earlier process made, paused or not; what is asked of it then is
+//     answered. ErrNotFound = it is gone.
 //   - Close releases what the process itself holds (pools, warm shells) and ends no instance.
 type Backend interface {
 	Name() BackendName

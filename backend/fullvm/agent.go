@@ -165,12 +165,25 @@ func (i *instance) Connect(ctx context.Context) (*aether.Conn, error) {
 	if first != nil {
 		return first, nil
 	}
-	if status, err := i.status(ctx); err == nil && status == "paused" {
-		if err := i.run(ctx, "cont"); err != nil {
-			return nil, err
-		}
+	if err := i.wake(ctx); err != nil {
+		return nil, err
 	}
 	return i.connect(ctx, turn)
+}
+
+// wake lets a machine with an agent go on that stands still, so that the agent answers; its commands stay frozen.
+func (i *instance) wake(ctx context.Context) error {
+	i.mu.Lock()
+	there := closed(i.agent.up)
+	i.mu.Unlock()
+	if !there {
+		return nil
+	}
+	status, err := i.status(ctx)
+	if err == nil && status == "paused" {
+		err = i.run(ctx, "cont")
+	}
+	return err
 }
 
 // connect opens a connection to the agent of that turn, which gets what a claim says unless it has it.

@@ -147,7 +147,11 @@ func (d *Driver) Recover(ctx context.Context, id sandbox.ID, handle []byte) (san
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	if err := i.attach(ctx); err != nil {
+	err = i.attach(ctx)
+	if err == nil {
+		err = i.wake(ctx) // whoever asks for its commands' groups is to be answered
+	}
+	if err != nil {
 		i.forget()
 		return nil, fmt.Errorf("recover %s: %w: %w", id, sandbox.ErrUnavailable, err)
 	}

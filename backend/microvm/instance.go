@@ -183,12 +183,32 @@ func (i *instance) Connect(ctx context.Context) (*aether.Conn, error) {
 	if c != nil {
 		return c, nil
 	}
-	if status, err := i.status(ctx); err == nil && standsStill(status) {
-		if err := i.run(ctx, "cont"); err != nil {
-			return nil, err
-		}
+	if err := i.wake(ctx); err != nil {
+		return nil, err
 	}
 	return i.connect(ctx)
+}
+
+// wake lets a machine go on that stands still, so that its first program answers; its commands stay frozen. An edge that was
+// killed while it saved the machine may have left QEMU with the end of that.
+func (i *instance) wake(ctx context.Context) error {
+	for {
+		status, err := i.status(ctx)
+		if err != nil {
+			return err
+		}
+		if standsStill(status) {
+			return i.run(ctx, "cont")
+		}
+		if status != "finish-migrate" {
+			return nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }
 
 func (i *instance) connect(ctx context.Context) (*aether.Conn, error) {

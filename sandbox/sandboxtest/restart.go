@@ -25,17 +25,18 @@ func (s *suite) restart(t *testing.T) {
 	id := st.Next().GetStarted().GetId()
 	got, offset := st.Until("20\n")
 	reader := running.Detach(&dsecv1.CommandSpec{Argv: []string{"cat"}, KeepStdinOpen: true}).Id
-	input := func(offset int64, data string, end bool) {
+	input := func(to *Box, command string, offset int64, data string, end bool) {
 		t.Helper()
-		if _, err := s.Commands.SendInput(running.Ctx, &dsecv1.SendInputRequest{SandboxId: running.ID, CommandId: reader,
+		if _, err := s.Commands.SendInput(to.Ctx, &dsecv1.SendInputRequest{SandboxId: to.ID, CommandId: command,
 			Writer: "w", Offset: offset, Data: []byte(data), Close: end}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	input(0, "before ", false)
+	input(running, reader, 0, "before ", false)
 	session := running.Session()
 	running.Exec(&dsecv1.CommandSpec{Shell: "cd /tmp", SessionId: session})
 	paused := s.Create(t, nil)
+	stands := paused.Detach(&dsecv1.CommandSpec{Argv: []string{"cat"}, KeepStdinOpen: true}).Id
 	if s.caps.Pause {
 		if _, err := s.Sandboxes.PauseSandbox(paused.Ctx, &dsecv1.PauseSandboxRequest{SandboxId: paused.ID}); err != nil {
 			t.Fatal(err)
@@ -49,7 +50,7 @@ func (s *suite) restart(t *testing.T) {
 		now.ExpiresAt.AsTime().Sub(running.Sandbox.ExpiresAt.AsTime()).Abs().Seconds() > 5 || now.Spec.Labels["k"] != "v" {
 		t.Errorf("after the restart: %v", now)
 	}
-	input(0, "before after", true) // its sender does not know what had arrived
+	input(running, reader, 0, "before after", true) // its sender does not know what had arrived
 	if text, _ := Text(running.Attach(&dsecv1.AttachCommandRequest{CommandId: reader}).All(), 0); text != "before after" {
 		t.Errorf("input across the restart: %q", text)
 	}
@@ -88,4 +89,8 @@ func (s *suite) restart(t *testing.T) {
 		}
 	}
 	paused.WantShell("echo up", "up\n")
+	input(paused, stands, 0, "went on", true)
+	if text, _ := Text(paused.Attach(&dsecv1.AttachCommandRequest{CommandId: stands}).All(), 0); text != "went on" {
+		t.Errorf("a command of the paused one: %q", text)
+	}
 }
