@@ -146,7 +146,7 @@ func (e *Edge) failed(ctx context.Context, err error) error {
 	case errors.As(err, &op) && op.Op == "dial":
 		return fmt.Errorf("edge %s: %w: it does not answer (nothing was done); it is being restarted, try again", e.name(), sandbox.ErrUnavailable)
 	default:
-		return fmt.Errorf("edge %s: %w: the connection broke (what was asked may have been done); ask again with the same operation id: %v",
+		return fmt.Errorf("edge %s: %w: the connection broke (what was asked may have been done); look, and ask again (under the same operation id or idempotency key it is done once): %v",
 			e.name(), sandbox.ErrUnavailable, err)
 	}
 }
