@@ -130,18 +130,20 @@ async def test_git(client: DSecClient, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("d/e")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "the question")
-    write(tmp_path, **{"answer.txt": "42\n"})
+    write(tmp_path, **{"answer.txt": "the answer is forty-two\n"})
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "the answer")
-    before = git(tmp_path, "rev-parse", "HEAD~1")
+    before, answer = git(tmp_path, "rev-parse", "HEAD~1", "HEAD:answer.txt").split()
 
     layer = await client.layers.import_git(tmp_path, "py-git", revision="HEAD~1", prefix="/workspace")
     assert layer.source == f"git:{tmp_path}@{before}"
     show = (
         "git config --global safe.directory '*'; cd /workspace; ls; git status --porcelain; "
-        "git log --oneline --all | wc -l; ./run.sh; cat link/f; grep -r 42 . | wc -l"
+        "git log --oneline --all | wc -l; ./run.sh; cat link/f; "
+        f"grep -r forty-two . || git cat-file -e {answer} || echo no answer"
     )
-    assert await output(client, show, base=BASE, workspace="py-git") == ("a.txt\nd\nlink\nrun.sh\n1\nran\ndeep\n0\n")
+    want = "a.txt\nd\nlink\nrun.sh\n1\nran\ndeep\nno answer\n"
+    assert await output(client, show, base=BASE, workspace="py-git") == want
     out = await asyncio.to_thread(
         dsec, client, "layer", "import", "--workspace", "py-git", "--prefix", "/workspace", f"git:{tmp_path}@{before}"
     )
