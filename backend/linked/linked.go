@@ -1,5 +1,5 @@
-// Package linked tells which sandboxes of a state directory still use the node's network, whatever backend made them and
-// whether or not a driver is open on them.
+// Package linked is what backends of machines share of the node's network: their places in it, their policies, and which
+// sandboxes of a state directory still use it, whatever backend made them and whether or not a driver is open on them.
 package linked
 
 import (

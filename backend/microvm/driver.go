@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/backend/container/cgroup"
+	"github.com/opendsec/dsec/backend/linked"
 	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/internal/linux/feature"
+	"github.com/opendsec/dsec/policy/network/link"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -44,8 +46,8 @@ type Driver struct {
 	making    map[sandbox.ID]bool      // not an instance yet
 	creating  int                      // creations that were admitted
 
-	places   *places  // in the node's network
-	verified sync.Map // ids of snapshots whose files have been compared with their digests
+	places   *linked.Places // in the node's network
+	verified sync.Map       // ids of snapshots whose files have been compared with their digests
 
 	unpacking sync.Mutex // of a snapshot's disk, one at a time
 
@@ -63,7 +65,7 @@ const epochTick = 100 * time.Millisecond
 func New(_ context.Context, cfg Config) (_ *Driver, err error) {
 	cfg.defaults()
 	d := &Driver{cfg: cfg, log: cfg.Log, root: filepath.Join(cfg.StateDir, "run", "vm"),
-		instances: map[sandbox.ID]*instance{}, making: map[sandbox.ID]bool{}, places: newPlaces(), booting: make(chan struct{}, runtime.NumCPU())}
+		instances: map[sandbox.ID]*instance{}, making: map[sandbox.ID]bool{}, places: linked.NewPlaces(link.MicroVMs), booting: make(chan struct{}, runtime.NumCPU())}
 	if err := os.MkdirAll(d.root, 0o700); err != nil {
 		return nil, err
 	}
@@ -191,7 +193,7 @@ func (d *Driver) Recover(ctx context.Context, id sandbox.ID, handle []byte) (san
 		return nil, err
 	}
 	if r.Net {
-		d.places.claim(r.Slot)
+		d.places.Claim(r.Slot)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

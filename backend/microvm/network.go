@@ -10,7 +10,6 @@ import (
 
 	"github.com/opendsec/dsec/backend/linked"
 	"github.com/opendsec/dsec/guest/machine/control"
-	"github.com/opendsec/dsec/policy/network"
 	"github.com/opendsec/dsec/policy/network/link"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -34,14 +33,14 @@ func (i *instance) network(ctx context.Context, spec *sandbox.Spec) (*control.Ne
 	}
 	defer i.d.observe("network", time.Now())
 	n := i.d.cfg.Network
-	slot, err := i.d.places.take()
+	slot, err := i.d.places.Take()
 	if err != nil {
 		return nil, err
 	}
 	i.limits.Net, i.limits.Slot = true, slot
 	if err := i.d.save(&i.limits); err != nil {
 		i.limits.Net = false
-		i.d.places.release(slot)
+		i.d.places.Release(slot)
 		return nil, err
 	}
 	// From here on whoever removes the machine takes it away.
@@ -53,7 +52,7 @@ func (i *instance) network(ctx context.Context, spec *sandbox.Spec) (*control.Ne
 	if err := i.plug(ctx, tap); err != nil {
 		return nil, fmt.Errorf("network of %s: %w", i.id, err)
 	}
-	if err := i.d.setNetwork(slot, i.id, spec.NetworkGeneration, spec.Network); err != nil {
+	if err := linked.SetPolicy(n, slot, i.id, spec.NetworkGeneration, spec.Network); err != nil {
 		return nil, err
 	}
 	return &control.Network{End: n.End(slot), Resolvers: n.Resolvers()}, nil
@@ -78,27 +77,12 @@ func (i *instance) plug(ctx context.Context, tap *os.File) error {
 	return m.Do(ctx, "netdev_add", map[string]any{"type": "hubport", "id": "out", "hubid": 0, "netdev": "tap"}, nil)
 }
 
-// setNetwork puts a sandbox under a policy.
-func (d *Driver) setNetwork(slot int, id sandbox.ID, generation uint64, p sandbox.NetworkPolicy) error {
-	prog, ok := p.(*network.Program)
-	if m, member := p.(*network.Member); member {
-		if err := d.cfg.Network.Join(slot, string(id), m.Network, m.Name); err != nil {
-			return err
-		}
-		prog, ok = m.Program, true
-	}
-	if !ok {
-		return fmt.Errorf("network of %s: %w: machines take a *network.Program, not a %T", id, sandbox.ErrInvalid, p)
-	}
-	return d.cfg.Network.Set(slot, string(id), generation, prog)
-}
-
 // SetNetwork implements sandbox.Networked.
 func (i *instance) SetNetwork(_ context.Context, generation uint64, p sandbox.NetworkPolicy) error {
 	if !i.limits.Net || i.d.cfg.Network == nil {
 		return fmt.Errorf("network of %s: %w: it was created without one; create it with a rule that allows something", i.id, sandbox.ErrFailedPrecondition)
 	}
-	return i.d.setNetwork(i.limits.Slot, i.id, generation, p)
+	return linked.SetPolicy(i.d.cfg.Network, i.limits.Slot, i.id, generation, p)
 }
 
 // unplug takes the place of a machine whose QEMU has ended out of the network, if it has one.
@@ -121,7 +105,7 @@ func (d *Driver) unplug(id sandbox.ID) error {
 	if err := d.save(r); err != nil {
 		return err
 	}
-	d.places.release(r.Slot)
+	d.places.Release(r.Slot)
 	return nil
 }
 

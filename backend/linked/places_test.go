@@ -1,4 +1,4 @@
-package microvm
+package linked
 
 import (
 	"errors"
@@ -10,18 +10,18 @@ import (
 
 // TestPlaces: each slot has one machine, and is used again as late as possible.
 func TestPlaces(t *testing.T) {
-	p := newPlaces()
+	p := NewPlaces(link.MicroVMs)
 	first := link.MicroVMs.From
-	p.claim(first + 1) // an earlier process's
+	p.Claim(first + 1) // an earlier process's
 	for _, want := range []int{first, first + 2} {
-		if got, err := p.take(); err != nil || got != want {
+		if got, err := p.Take(); err != nil || got != want {
 			t.Fatalf("slot %d, %v; want %d", got, err, want)
 		}
 	}
-	p.release(first)
+	p.Release(first)
 	seen := map[int]bool{}
 	for range link.MicroVMs.To - link.MicroVMs.From - 2 {
-		got, err := p.take()
+		got, err := p.Take()
 		if err != nil || seen[got] || !link.MicroVMs.Has(got) {
 			t.Fatalf("slot %d, %v; had it: %v", got, err, seen[got])
 		}
@@ -30,7 +30,7 @@ func TestPlaces(t *testing.T) {
 	if !seen[first] || seen[first+1] {
 		t.Errorf("the slot that was given back: %v, the one that was not: %v", seen[first], seen[first+1])
 	}
-	if _, err := p.take(); !errors.Is(err, sandbox.ErrExhausted) {
+	if _, err := p.Take(); !errors.Is(err, sandbox.ErrExhausted) {
 		t.Errorf("one too many: %v", err)
 	}
 }

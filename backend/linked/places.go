@@ -1,0 +1,53 @@
+package linked
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/opendsec/dsec/policy/network/link"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+// Places hands out the slots of the node's network that are one backend's.
+type Places struct {
+	of   link.Range
+	mu   sync.Mutex
+	used map[int]bool
+	next int
+}
+
+// NewPlaces hands out the slots of a range.
+func NewPlaces(of link.Range) *Places { return &Places{of: of, used: map[int]bool{}, next: of.From} }
+
+// Take returns a free slot; it goes round, so that an address is used again as late as possible. Error:
+// sandbox.ErrExhausted.
+func (p *Places) Take() (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.of
+	for range r.To - r.From {
+		n := p.next
+		if p.next++; p.next == r.To {
+			p.next = r.From
+		}
+		if !p.used[n] {
+			p.used[n] = true
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: all %d places of machines of this kind in the node's network are in use", sandbox.ErrExhausted, r.To-r.From)
+}
+
+// Claim marks the slot of a machine that an earlier process made.
+func (p *Places) Claim(slot int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used[slot] = true
+}
+
+// Release gives a slot back.
+func (p *Places) Release(slot int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.used, slot)
+}
