@@ -29,7 +29,7 @@ Before=shutdown.target
 StartLimitIntervalSec=0
 
 [Service]
-ExecStartPre=-/sbin/modprobe -q virtio_console
+ExecStartPre=-/sbin/modprobe -qa virtio_console virtio_net
 ExecStart=/usr/lib/dsec/dsec-init agent
 Restart=always
 RestartSec=2

@@ -5,7 +5,7 @@
 #       a small one, without root: busybox, with a shell on the screen and what it says on the serial port
 #   hack/fullvm-image.sh KERNEL OUT.raw ROOT MODULES MIB
 #       one of a directory, whose /sbin/init is started from an ext4 of so many MiB; MODULES is lib/modules/VERSION of the
-#       kernel, of which what the root's disk needs is loaded first
+#       kernel, of which what the root's disk and the network need is loaded first
 #
 # KERNEL is a bzImage; `dsec kernel install` brings one. Needs the packages busybox-static, syslinux, syslinux-common,
 # mtools, cpio and, for the second, e2fsprogs and xz-utils. APPEND is added to the kernel's command line.
@@ -42,7 +42,7 @@ if [ -n "$tree" ]; then
 	# In the order in which they are needed; what is not there is built in.
 	mkdir root/modules root/newroot
 	n=10
-	for m in virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk crc16 crc32c_generic mbcache jbd2 ext4; do
+	for m in virtio virtio_ring virtio_pci_legacy_dev virtio_pci_modern_dev virtio_pci virtio_blk crc16 crc32c_generic mbcache jbd2 ext4 failover net_failover virtio_net; do
 		f=$(find "$modules" -name "$m.ko*" | head -n 1)
 		case $f in
 		'') continue ;;

@@ -230,7 +230,7 @@ func (i *instance) connect(ctx context.Context, turn int) (*aether.Conn, error) 
 
 // prepareAgent makes the system inside one of its own; fresh tells that nobody has before.
 func (i *instance) prepareAgent(ctx context.Context, ctl *qemu.Control) (fresh bool, err error) {
-	p := &control.Prepare{Seed: make([]byte, seedSize), Time: time.Now().UnixNano(), Pids: i.limits.Pids}
+	p := &control.Prepare{Seed: make([]byte, seedSize), Time: time.Now().UnixNano(), Pids: i.limits.Pids, Network: i.d.inside(&i.limits)}
 	_, _ = rand.Read(p.Seed) // never fails
 	_, err = ctl.Call(ctx, &control.Request{Op: control.OpPrepare, Prepare: p})
 	if errors.Is(err, sandbox.ErrAlreadyExists) {

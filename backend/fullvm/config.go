@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -14,6 +15,8 @@ type Config struct {
 	Edge     sandbox.EdgeID // encoded in the ids of its sandboxes
 	Layers   layer.Node
 	Log      *slog.Logger
+	// Network is the node's, which somebody else closes; nil: machines have none.
+	Network *node.Network
 
 	QEMU string // the program; "" = qemu-system-x86_64, from PATH
 	// OVMF is the directory of the UEFI firmware; "" = /usr/share/OVMF.

@@ -27,8 +27,8 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 	switch {
 	case len(spec.Layers) != 1:
 		return nil, fmt.Errorf("create full VM: %w: it has one disk, --base NAME, and nothing stacked on it", sandbox.ErrInvalid)
-	case spec.Network != nil:
-		return nil, fmt.Errorf("create full VM: %w: full VMs have no network yet: leave its rules out", sandbox.ErrUnsupported)
+	case spec.Network != nil && d.cfg.Network == nil:
+		return nil, fmt.Errorf("create full VM: %w: this node has no network for sandboxes: leave its rules out", sandbox.ErrUnsupported)
 	case len(spec.Snapshots) > 0:
 		return nil, fmt.Errorf("create full VM: %w: snapshots are of containers as yet", sandbox.ErrUnsupported)
 	}
@@ -98,9 +98,18 @@ func (d *Driver) start(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, i
 			return nil, err
 		}
 	}
+	tap, err := d.plug(r, spec)
+	if err != nil {
+		return nil, err
+	}
+	if tap != nil {
+		defer tap.Close()
+		end := d.cfg.Network.End(r.Slot)
+		m.mac = hardwareAddr(&end)
+	}
 	if spec.CloudInit != nil {
 		m.seed = true
-		if err := d.makeSeed(id, spec.CloudInit, spec.Hostname); err != nil {
+		if err := d.makeSeed(id, spec.CloudInit, spec.Hostname, d.inside(r)); err != nil {
 			return nil, err
 		}
 	}
@@ -117,7 +126,7 @@ func (d *Driver) start(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, i
 		return nil, err
 	}
 	t := time.Now()
-	p, err := d.startQEMU(r, m, img)
+	p, err := d.startQEMU(r, m, img, tap)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +186,7 @@ func (d *Driver) copyVars(id sandbox.ID) error {
 }
 
 // startQEMU starts the process in its groups and records it.
-func (d *Driver) startQEMU(r *record, m *hardware, img *image) (*os.File, error) {
+func (d *Driver) startQEMU(r *record, m *hardware, img *image, tap *os.File) (*os.File, error) {
 	dir := d.dir(r.ID)
 	said, err := os.OpenFile(filepath.Join(dir, logName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -201,6 +210,9 @@ func (d *Driver) startQEMU(r *record, m *hardware, img *image) (*os.File, error)
 	cmd := exec.Command(d.cfg.QEMU, m.args()...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, said, said
 	cmd.ExtraFiles = []*os.File{base}
+	if tap != nil {
+		cmd.ExtraFiles = append(cmd.ExtraFiles, tap)
+	}
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(birth.Fd())}
 	if err := cmd.Start(); err != nil {

@@ -13,9 +13,11 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/backend/container/cgroup"
+	"github.com/opendsec/dsec/backend/linked"
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/opendsec/dsec/layer"
+	"github.com/opendsec/dsec/policy/network/link"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -29,6 +31,7 @@ type Driver struct {
 	watch  *linux.ExitWatch
 	kvm    bool
 	images images
+	places *linked.Places // in the node's network
 
 	treeMu sync.Mutex
 	tree   *cgroup.Tree // nil = not needed yet
@@ -48,7 +51,7 @@ const epochTick = 100 * time.Millisecond
 func New(_ context.Context, cfg Config) (_ *Driver, err error) {
 	cfg.defaults()
 	d := &Driver{cfg: cfg, log: cfg.Log, root: filepath.Join(cfg.StateDir, "run", "fullvm"),
-		instances: map[sandbox.ID]*instance{}, making: map[sandbox.ID]bool{}}
+		instances: map[sandbox.ID]*instance{}, making: map[sandbox.ID]bool{}, places: linked.NewPlaces(link.FullMachines)}
 	d.images = images{node: cfg.Layers, m: map[layer.Digest]*image{}}
 	if err := os.MkdirAll(d.root, 0o700); err != nil {
 		return nil, err
@@ -106,7 +109,8 @@ func (d *Driver) Name() sandbox.BackendName { return sandbox.BackendFullVM }
 
 // Capabilities of machines; terminals, ports and control groups are those of an agent inside.
 func (d *Driver) Capabilities() sandbox.Capabilities {
-	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Screen: true, CloudInit: true, NoAgent: true, Real: true}
+	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Screen: true, CloudInit: true, NoAgent: true, Real: true,
+		Network: d.cfg.Network != nil}
 }
 
 // Warm is 0: every machine boots.
@@ -144,6 +148,9 @@ func (d *Driver) Recover(ctx context.Context, id sandbox.ID, handle []byte) (san
 	if err != nil {
 		p.Close()
 		return nil, err
+	}
+	if r.Net {
+		d.places.Claim(r.Slot)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -207,7 +214,7 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 		}
 		out = append(out, name)
 	}
-	return out, errors.Join(errs...)
+	return out, errors.Join(append(errs, d.sweepNetwork())...)
 }
 
 // endTimeout bounds how long a killed QEMU may take to go.
@@ -226,6 +233,9 @@ func (d *Driver) remove(id sandbox.ID) error {
 		return err
 	}
 	if err := g.Remove(); err != nil {
+		return err
+	}
+	if err := d.unplug(id); err != nil {
 		return err
 	}
 	return os.RemoveAll(d.dir(id))

@@ -33,6 +33,9 @@ type record struct {
 	Image layer.Digest `json:"image"`
 	// Firmware is bios or uefi.
 	Firmware disk.Firmware `json:"firmware"`
+	// Its place in the node's network, if it has one.
+	Net  bool `json:"net,omitempty"`
+	Slot int  `json:"slot,omitempty"`
 	// Blank names the picture of a screen that nothing has set up yet.
 	Blank string `json:"blank,omitempty"`
 }

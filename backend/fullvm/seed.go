@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/layer/disk"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -15,7 +16,7 @@ import (
 const seedLabel = "cidata"
 
 // makeSeed makes the seed disk of a machine. Each machine is a new instance to cloud-init, by its id.
-func (d *Driver) makeSeed(id sandbox.ID, c *sandbox.CloudInit, hostname string) error {
+func (d *Driver) makeSeed(id sandbox.ID, c *sandbox.CloudInit, hostname string, n *control.Network) error {
 	var meta bytes.Buffer
 	fmt.Fprintf(&meta, "instance-id: %s\n", id)
 	if hostname != "" {
@@ -23,7 +24,10 @@ func (d *Driver) makeSeed(id sandbox.ID, c *sandbox.CloudInit, hostname string) 
 	}
 	meta.Write(c.MetaData)
 	files := []disk.File{{Name: "meta-data", Content: meta.Bytes()}, {Name: "user-data", Content: c.UserData}} // without user-data it is no seed
-	if len(c.NetworkConfig) > 0 {
+	switch {
+	case len(c.NetworkConfig) == 0 && n != nil:
+		files = append(files, disk.File{Name: "network-config", Content: networkConfig(n)})
+	case len(c.NetworkConfig) > 0:
 		files = append(files, disk.File{Name: "network-config", Content: c.NetworkConfig})
 	}
 	f, err := os.OpenFile(filepath.Join(d.dir(id), seedName), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

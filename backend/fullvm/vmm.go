@@ -29,8 +29,11 @@ const (
 	channelName = "channel"
 )
 
-// imageFD is the number of the descriptor of the image in QEMU.
-const imageFD = 3
+// Numbers of descriptors in QEMU: of the image, and of the queue of its interface.
+const (
+	imageFD = 3
+	tapFD   = 4
+)
 
 // hardware is what QEMU is started with: a plain value.
 type hardware struct {
@@ -40,6 +43,7 @@ type hardware struct {
 	firmware disk.Firmware
 	ovmf     string // directory
 	seed     bool   // there is a seed disk
+	mac      string // of its interface; "" = it has none
 }
 
 // args are QEMU's arguments. The machine does not run before it is told to.
@@ -92,6 +96,9 @@ func (m *hardware) args() []string {
 		"-blockdev", blockdev(map[string]any{"driver": "qcow2", "node-name": "disk", "backing": "image", "discard": "unmap", "file": own}),
 		"-device", "virtio-blk-pci,drive=disk,serial=disk,bootindex=1",
 	)
+	if m.mac != "" { // without a ROM: it starts from its disk
+		a = append(a, "-netdev", "tap,id=nic,fd="+strconv.Itoa(tapFD), "-device", "virtio-net-pci,netdev=nic,romfile=,mac="+m.mac)
+	}
 	if m.seed { // the last of the disks, so that the first is named as without it
 		a = append(a, "-device", "virtio-blk-pci,drive=seed,serial="+seedLabel)
 	}

@@ -45,6 +45,13 @@ func (p *Places) Claim(slot int) {
 	p.used[slot] = true
 }
 
+// Used tells whether a slot is taken or claimed. Links of others are nobody's, once all that run have been claimed.
+func (p *Places) Used(slot int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.used[slot]
+}
+
 // Release gives a slot back.
 func (p *Places) Release(slot int) {
 	p.mu.Lock()

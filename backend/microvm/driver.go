@@ -267,7 +267,7 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 		}
 		out = append(out, name)
 	}
-	return out, errors.Join(append(errs, d.sweepNetwork(keep))...)
+	return out, errors.Join(append(errs, d.sweepNetwork())...)
 }
 
 // endTimeout bounds how long a killed QEMU may take to go.

@@ -109,20 +109,12 @@ func (d *Driver) unplug(id sandbox.ID) error {
 	return nil
 }
 
-// sweepNetwork closes the links of machines that are not to be kept.
-func (d *Driver) sweepNetwork(keep func(sandbox.ID) bool) error {
+// sweepNetwork closes the links that are no machine's.
+func (d *Driver) sweepNetwork() error {
 	if d.cfg.Network == nil {
 		return nil
 	}
-	used := map[int]bool{}
-	d.mu.Lock()
-	for id, i := range d.instances {
-		if i.limits.Net && (keep(id) || !i.isOwned()) {
-			used[i.limits.Slot] = true
-		}
-	}
-	d.mu.Unlock()
-	return d.cfg.Network.Sweep(link.MicroVMs, func(slot int) bool { return used[slot] })
+	return d.cfg.Network.Sweep(link.MicroVMs, d.places.Used)
 }
 
 // Linked are the machines of a state directory that have a link and whose QEMU runs, whether or not a driver is open on

@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/opendsec/dsec/backend/container"
+	"github.com/opendsec/dsec/backend/fullvm"
 	"github.com/opendsec/dsec/backend/microvm"
 	"github.com/opendsec/dsec/policy/network/link"
 	netnode "github.com/opendsec/dsec/policy/network/node"
@@ -97,8 +98,10 @@ func (d stateDir) freeNetwork(log *slog.Logger) (alive string, err error) {
 // networked are the node's sandboxes with a link that run, whether or not it does. Shells that nobody has asked for are none.
 func networked(d stateDir) ([]sandbox.ID, error) {
 	ids, err := container.Linked(string(d))
-	machines, merr := microvm.Linked(string(d))
-	ids, err = append(ids, machines...), errors.Join(err, merr)
+	for _, of := range []func(string) ([]sandbox.ID, error){microvm.Linked, fullvm.Linked} {
+		machines, merr := of(string(d))
+		ids, err = append(ids, machines...), errors.Join(err, merr)
+	}
 	return slices.DeleteFunc(ids, func(id sandbox.ID) bool {
 		_, err := os.Stat(d.path("edge", "sandboxes", string(id)))
 		return errors.Is(err, os.ErrNotExist)

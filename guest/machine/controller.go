@@ -81,7 +81,11 @@ func (c *controller) answer(q *control.Request, reply *control.Reply) (err error
 		}
 		c.prepared = q.Prepare
 		if c.system {
-			return prepareSystem(q.Prepare, g)
+			if err := prepareSystem(q.Prepare, g); err != nil {
+				c.prepared = nil // it may be tried again
+				return err
+			}
+			return nil
 		}
 		// The kernel waits for others each time an interface moves; the disks are mounted meanwhile.
 		plugged := make(chan error, 1)

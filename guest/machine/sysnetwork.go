@@ -1,0 +1,78 @@
+package machine
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/opendsec/dsec/guest/machine/control"
+	"github.com/opendsec/dsec/internal/linux"
+)
+
+// interfaceWait bounds how long a whole system that boots may take to find its interface.
+const interfaceWait = 15 * time.Second
+
+// resolvConfPath is where programs look for who answers questions for names.
+const resolvConfPath = "/etc/resolv.conf"
+
+// plugSystem sets up a whole system's interface as the node wants it, whoever else in the system thinks that it does so. Who
+// answers questions for names is written in the place of what the system has, for nobody else can be asked.
+func plugSystem(n *control.Network) error {
+	if n == nil {
+		return nil
+	}
+	index, err := interfaceOf(n.End.MAC)
+	if err != nil {
+		return err
+	}
+	r, err := linux.OpenRoute()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	reqs := append([]linux.Request{linux.ChangeLink(index, n.End.MAC, n.End.MTU, nil)}, n.End.Requests(index)...)
+	if err := r.Apply(reqs...); err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	// A link leads to the file of a resolver of the system's own.
+	if err := os.Remove(resolvConfPath); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(resolvConfPath, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(resolvConf(n))
+	return errors.Join(err, f.Close())
+}
+
+// interfaceOf finds the interface of a hardware address, whatever the system calls it, once its driver is there.
+func interfaceOf(mac [6]byte) (int, error) {
+	want := fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
+	end := time.Now().Add(interfaceWait)
+	for {
+		all, err := filepath.Glob("/sys/class/net/*/address")
+		if err != nil {
+			return 0, err
+		}
+		for _, path := range all {
+			b, err := os.ReadFile(path)
+			if err != nil || strings.TrimSpace(string(b)) != want {
+				continue
+			}
+			if b, err = os.ReadFile(filepath.Join(filepath.Dir(path), "ifindex")); err == nil {
+				return strconv.Atoi(strings.TrimSpace(string(b)))
+			}
+		}
+		if time.Now().After(end) {
+			return 0, fmt.Errorf("network: %w: the system has found no interface with the address %s: its kernel needs the driver virtio_net", os.ErrNotExist, want)
+		}
+		time.Sleep(50 * time.Millisecond) // the kernel tells udev, which not every system has
+	}
+}
