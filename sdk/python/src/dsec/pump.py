@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -53,14 +53,12 @@ class Reader:
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
         self._ended = False
-        self._pending: Future[bytes | None] | None = None
         self._pull: asyncio.Task[bytes | None] | None = None
 
     def read(self, size: int = -1) -> bytes:
         """Called in the thread."""
         while not self._ended and (size < 0 or len(self._buffer) < size):
-            self._pending = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
-            piece = self._pending.result()
+            piece = asyncio.run_coroutine_threadsafe(self._next(), self._loop).result()
             if piece is None:
                 self._ended = True
             else:
@@ -73,8 +71,9 @@ class Reader:
     def stop(self) -> None:
         """Make the thread's reads fail, now and later. Called in the event loop."""
         self._ended = True
-        if self._pending is not None:
-            self._pending.cancel()
+        # What the loop runs is ended, not what the thread holds: it may not hold it yet.
+        if self._pull is not None:
+            self._pull.cancel()
 
     async def _next(self) -> bytes | None:
         if self._ended:
@@ -93,7 +92,6 @@ class Reader:
             self.stop()
             await asyncio.wait([future])
             if self._pull is not None:  # the thread may end before what it waited for has let go of the source
-                self._pull.cancel()
                 await asyncio.wait([self._pull])
             if not future.cancelled():
                 future.exception()  # seen: what the caller gets is the cause
