@@ -253,6 +253,15 @@ func TestSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 		collected(t, c, digest(1))
+		if n, err := c.ForgetStepsOf(ctx, digest(6)); n != 0 || err != nil {
+			t.Errorf("forgot %d, %v", n, err)
+		}
+		if n, err := c.ForgetStepsOf(ctx, digest(5)); n != 1 || err != nil {
+			t.Errorf("forgot %d, %v", n, err)
+		}
+		if _, err := c.Step(ctx, "aa"); !errors.Is(err, sandbox.ErrNotFound) {
+			t.Errorf("a step whose layer is damaged: %v", err)
+		}
 	})
 }
 

@@ -108,6 +108,16 @@ func (c *Catalogue) Step(ctx context.Context, key string) (*dsecv1.Layer, error)
 
 // ForgetSteps forgets steps that were not asked for for so long, and returns how many.
 func (c *Catalogue) ForgetSteps(ctx context.Context, age time.Duration) (int, error) {
+	return c.forget(ctx, func(s *step, _ *dsecv1.Layer) bool { return c.now().Sub(s.Used) >= age })
+}
+
+// ForgetStepsOf forgets the steps that made a layer, so that the next build makes it anew, and returns how many.
+func (c *Catalogue) ForgetStepsOf(ctx context.Context, digest string) (int, error) {
+	return c.forget(ctx, func(_ *step, l *dsecv1.Layer) bool { return l.GetDigest() == digest })
+}
+
+// forget forgets the steps that which tells, and those that cannot be read.
+func (c *Catalogue) forget(ctx context.Context, which func(*step, *dsecv1.Layer) bool) (int, error) {
 	entries, err := c.kv.List(ctx, stepPrefix)
 	if err != nil {
 		return 0, err
@@ -115,14 +125,14 @@ func (c *Catalogue) ForgetSteps(ctx context.Context, age time.Duration) (int, er
 	n := 0
 	for _, e := range entries {
 		s, err := decodeStep(e)
-		if err == nil && c.now().Sub(s.Used) < age {
-			continue
-		}
 		var l *dsecv1.Layer
 		if err == nil {
 			l, err = s.layer()
 		}
 		if err == nil {
+			if !which(s, l) {
+				continue
+			}
 			if err := c.bury(ctx, []*dsecv1.Layer{l}); err != nil {
 				return n, err
 			}

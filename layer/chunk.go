@@ -5,11 +5,11 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"slices"
+	"sync"
 
 	"github.com/zeebo/blake3"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/opendsec/dsec/sandbox"
 )
 
 // ChunkSize is how large the chunks are that writers of this version make, bytes: what is fetched and
@@ -32,15 +32,23 @@ func Describe(ctx context.Context, r io.ReaderAt, size int64) (Blob, error) {
 	return b, err
 }
 
-// Verify reads the whole of a blob and compares it with its description. Errors: ErrDamaged with
-// sandbox.ErrUnavailable, or the reader's.
+// Verify reads the whole of a blob and compares it with its description. Errors: *DamagedChunks, or the reader's.
 func (b *Blob) Verify(ctx context.Context, r io.ReaderAt) error {
-	return eachChunk(ctx, r, b, func(n int, chunk []byte) error {
+	var mu sync.Mutex
+	var bad []int
+	err := eachChunk(ctx, r, b, func(n int, chunk []byte) error {
 		if HashChunk(chunk) != b.Chunks[n] {
-			return fmt.Errorf("chunk %d: %w: %w: its content does not have its digest", n, sandbox.ErrUnavailable, ErrDamaged)
+			mu.Lock()
+			bad = append(bad, n)
+			mu.Unlock()
 		}
 		return nil
 	})
+	if err == nil && len(bad) > 0 {
+		slices.Sort(bad)
+		err = &DamagedChunks{bad, len(b.Chunks)}
+	}
+	return err
 }
 
 // ErrTruncated is the ErrDamaged of a blob that is shorter than its manifest says.

@@ -74,11 +74,13 @@ type Store interface {
 // moving them.
 type FileStore interface {
 	Store
+	Verifier
 	// Stage makes an empty directory on the store's file system. What is left in it goes when it is closed, or
 	// when a later process opens the store.
 	Stage(ctx context.Context) (Stage, error)
 	// PutFiles publishes as Put does. The files are consumed (moved where they lie in a Stage, else copied);
-	// dataPath is empty when the layer has no data. Their content is compared with the manifest.
+	// dataPath is empty when the layer has no data. Their content is compared with the manifest. So is that of the same
+	// layer if it is there already: where it is damaged the files take its place.
 	PutFiles(ctx context.Context, m *Manifest, metaPath, dataPath string) (Digest, error)
 }
 
@@ -90,7 +92,8 @@ type Stage interface {
 
 // Verifier is a Store or Node that can check what it holds.
 type Verifier interface {
-	// Verify reads a whole layer and compares it with its digest. Errors: sandbox.ErrNotFound, ErrDamaged.
+	// Verify reads a whole layer and compares it with its digest. Errors: sandbox.ErrNotFound; ErrDamaged, which
+	// says which part, and which chunks of it.
 	Verify(ctx context.Context, d Digest) error
 }
 

@@ -26,6 +26,20 @@ type mounted struct {
 	refs   int // lookups in progress: not to be closed meanwhile
 	gone   bool
 	elem   *list.Element
+	inode  uint64 // of what it was mounted from; 0 = the node has none
+}
+
+// inodes is a Node whose layers lie in files that may be replaced: where they were damaged.
+type inodes interface {
+	Inode(d layer.Digest) uint64
+}
+
+// inode names the file of a layer as it is now.
+func (c *mounts) inode(d layer.Digest) uint64 {
+	if n, ok := c.node.(inodes); ok {
+		return n.Inode(d)
+	}
+	return 0
 }
 
 // etcInfo tells what a layer has at /etc: the shell's writable layer brings an /etc of its own (hosts,
@@ -64,9 +78,15 @@ func newMounts(n layer.Node, h *hold.Client, s *linux.MountSpace) *mounts {
 
 // get returns the layer's mount; concurrent first uses share one mount. The caller calls put.
 func (c *mounts) get(ctx context.Context, d layer.Digest) (*mounted, error) {
+	now := c.inode(d)
 	for {
 		c.mu.Lock()
-		if m := c.m[d]; m != nil {
+		m := c.m[d]
+		if m != nil && now != 0 && m.inode != now { // sandboxes that have it keep what they have
+			c.drop(m)
+			m = nil
+		}
+		if m != nil {
 			m.refs++
 			c.lru.MoveToFront(m.elem)
 			c.mu.Unlock()
@@ -87,7 +107,11 @@ func (c *mounts) get(ctx context.Context, d layer.Digest) (*mounted, error) {
 	c.busy[d] = done
 	c.mu.Unlock()
 
+	now = c.inode(d)
 	m, err := c.mount(ctx, d)
+	if err == nil {
+		m.inode = now
+	}
 
 	c.mu.Lock()
 	defer c.mu.Unlock()

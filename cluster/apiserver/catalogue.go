@@ -30,10 +30,12 @@ type Catalogue interface {
 	Environments(ctx context.Context) ([]*dsecv1.NamedEnvironment, error)
 	DeleteEnvironment(ctx context.Context, name string) (*dsecv1.NamedEnvironment, error)
 
-	// Step and PutStep keep what steps of builds made; ForgetSteps drops those that nobody asked for for so long.
+	// Step and PutStep keep what steps of builds made; ForgetSteps drops those that nobody asked for for so long,
+	// ForgetStepsOf those that made a layer.
 	Step(ctx context.Context, key string) (*dsecv1.Layer, error)
 	PutStep(ctx context.Context, key string, l *dsecv1.Layer) error
 	ForgetSteps(ctx context.Context, age time.Duration) (int, error)
+	ForgetStepsOf(ctx context.Context, digest string) (int, error)
 	// Named returns the digests that anything in the catalogue refers to.
 	Named(ctx context.Context) (map[string]bool, error)
 	// Collect calls remove for the layers that lost their last name, until it succeeds.

@@ -159,25 +159,6 @@ func (l layerService) DiffLayers(ctx context.Context, r *dsecv1.DiffLayersReques
 	return nil
 }
 
-func (l layerService) VerifyLayer(ctx context.Context, r *dsecv1.VerifyLayerRequest) (*dsecv1.VerifyLayerResponse, error) {
-	if l.s.importer == nil {
-		return nil, connectError(errNoImporter)
-	}
-	found, _, err := l.s.o.Catalogue.Get(ctx, r.GetKind(), r.GetReference())
-	if err != nil {
-		return nil, connectError(err)
-	}
-	out := &dsecv1.VerifyLayerResponse{Layer: found}
-	for _, d := range stackOf(found) {
-		v, err := l.s.importer.Store.VerifyStored(ctx, &dsecv1.VerifyStoredRequest{Digest: d})
-		if err != nil {
-			return nil, connectError(l.s.importer.failed(err))
-		}
-		out.Bytes += v.GetBytes()
-	}
-	return out, nil
-}
-
 func (l layerService) CollapseLayer(ctx context.Context, r *dsecv1.CollapseLayerRequest, out *connect.ServerStream[dsecv1.CollapseLayerResponse]) error {
 	if err := l.s.collapse(ctx, r, out.Send); err != nil {
 		return connectError(err)

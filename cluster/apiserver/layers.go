@@ -143,5 +143,6 @@ func (s *Server) publish(ctx context.Context, imported *dsecv1.ImportLayerRespon
 		return nil, fmt.Errorf("publish layer %s: %w", imported.GetLayer().GetName(), err)
 	}
 	s.o.Log.Info("layer published", "kind", layer.GetKind(), "name", layer.GetName(), "version", layer.GetVersion(), "digest", layer.GetDigest(), "by", keyOf(ctx).ID)
-	return &dsecv1.ImportLayerResponse{Progress: imported.GetProgress(), Layer: layer, Reused: imported.GetReused() && reused}, nil
+	return &dsecv1.ImportLayerResponse{Progress: imported.GetProgress(), Layer: layer, Reused: imported.GetReused() && reused,
+		Repaired: imported.GetRepaired()}, nil
 }

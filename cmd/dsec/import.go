@@ -120,8 +120,11 @@ func printImported(cmd *cobra.Command, r *dsecv1.ImportLayerResponse) error {
 		return printProto(cmd.OutOrStdout(), r)
 	}
 	note := ""
-	if r.GetReused() {
+	switch {
+	case r.GetReused():
 		note = " (unchanged)"
+	case r.GetRepaired():
+		note = " (it was damaged in the store, and is mended)"
 	}
 	l := r.GetLayer()
 	_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s@%s %s%s\n", kindText(l.GetKind()), l.GetName(), l.GetVersion(), l.GetDigest(), note)

@@ -140,7 +140,7 @@ func (s *service) do(ctx context.Context, j *job, send func(*dsecv1.ImportLayerR
 	}
 	defer leave()
 	working, rep := startReporter(ctx, send)
-	l, reused, err := s.make(working, j, rep.set)
+	l, was, err := s.make(working, j, rep.set)
 	if err != nil && working.Err() != nil { // whatever broke because of it
 		err = context.Cause(working)
 	}
@@ -152,8 +152,8 @@ func (s *service) do(ctx context.Context, j *job, send func(*dsecv1.ImportLayerR
 		return err
 	}
 	s.o.Log.InfoContext(ctx, "import", "name", j.name, "source", j.source, "digest", l.Digest, "bytes", l.DataBytes,
-		"files", l.Files, "reused", reused, "took", s.o.Now().Sub(start))
-	return send(&dsecv1.ImportLayerResponse{Layer: l, Reused: reused})
+		"files", l.Files, "reused", was == whole, "repaired", was == damaged, "took", s.o.Now().Sub(start))
+	return send(&dsecv1.ImportLayerResponse{Layer: l, Reused: was == whole, Repaired: was == damaged})
 }
 
 // enter waits for a turn.
@@ -173,10 +173,10 @@ func (s *service) enter(ctx context.Context) (leave func(), err error) {
 }
 
 // make builds the layer and publishes it.
-func (s *service) make(ctx context.Context, j *job, p oci.Progress) (*dsecv1.Layer, bool, error) {
+func (s *service) make(ctx context.Context, j *job, p oci.Progress) (*dsecv1.Layer, found, error) {
 	stage, err := s.store.Stage(ctx)
 	if err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	defer func() {
 		if err := stage.Close(); err != nil {
@@ -185,65 +185,88 @@ func (s *service) make(ctx context.Context, j *job, p oci.Progress) (*dsecv1.Lay
 	}()
 	made, tmp := filepath.Join(stage.Dir(), "layer"), filepath.Join(stage.Dir(), "tmp")
 	if err := errors.Join(os.Mkdir(made, 0o700), os.Mkdir(tmp, 0o700)); err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	opts := tree.Options{Prefix: j.prefix, Devices: tree.SkipDevices, Overlay: j.overlay, Limits: s.o.Limits, MinFree: s.o.MinFree}
 	if len(j.over) > 0 {
 		done, err := s.reading(ctx)
 		if err != nil {
-			return nil, false, err
+			return nil, 0, err
 		}
 		defer done()
 		layers, err := s.openAll(ctx, j.over)
 		if err != nil {
-			return nil, false, err
+			return nil, 0, err
 		}
 		if opts.Below, err = show(ctx, layers); err != nil {
-			return nil, false, err
+			return nil, 0, err
 		}
 	}
 	b, err := tree.New(made, opts)
 	if err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	defer b.Close()
 	config, err := j.fill(ctx, b, tmp, p)
 	if err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	if err := b.CheckMountPoints(); err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	r, err := b.Finish(ctx, config)
 	if err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	if n := r.Stats.SkippedDevices; n > 0 {
 		s.o.Log.InfoContext(ctx, "import left device nodes out", "name", j.name, "count", n)
 	}
 	size := r.Manifest.Meta.Size + r.Manifest.Data.Size
 	p("publish", 0, size)
-	reused, err := s.put(ctx, r)
+	was, err := s.put(ctx, r)
 	if err != nil {
-		return nil, false, err
+		return nil, 0, err
 	}
 	p("publish", size, size)
 	return &dsecv1.Layer{
 		Kind: j.kind, Name: j.name, Digest: string(r.Digest), MetaBytes: r.Manifest.Meta.Size, DataBytes: r.Manifest.Data.Size,
 		Files: r.Manifest.Files, CreatedAt: timestamppb.New(s.o.Now()), Source: j.source,
 		Config: &dsecv1.ImageConfig{Env: config.Env, User: config.User, Workdir: config.Workdir, Entrypoint: config.Entrypoint, Cmd: config.Cmd, Disk: diskOf(config)},
-	}, reused, nil
+	}, was, nil
 }
 
-// put publishes the files, or finds that they are there; either way the layer is kept for a while.
-func (s *service) put(ctx context.Context, r *tree.Result) (reused bool, err error) {
+// found is how a layer was in the store before it was published.
+type found int
+
+const (
+	absent found = iota
+	whole
+	damaged
+)
+
+// put publishes the files, or finds that they are there, as they should be; either way the layer is kept for a while.
+func (s *service) put(ctx context.Context, r *tree.Result) (was found, err error) {
 	s.keeper.publishing.RLock()
 	defer s.keeper.publishing.RUnlock()
-	_, err = s.store.Get(ctx, r.Digest)
-	reused = err == nil
+	switch err := s.store.Verify(ctx, r.Digest); {
+	case err == nil:
+		was = whole
+	case errors.Is(err, layer.ErrDamaged):
+		was = damaged
+		s.o.Log.WarnContext(ctx, "layer is damaged in the store; it is replaced", "digest", r.Digest, "error", err)
+	case !errors.Is(err, sandbox.ErrNotFound):
+		return was, err
+	}
+	if was == whole {
+		if g, ok := s.store.(interface{ Restore(layer.Digest) }); ok { // a deletion may be waiting
+			g.Restore(r.Digest)
+		}
+		s.keeper.keep(r.Digest)
+		return was, nil
+	}
 	if _, err := s.store.PutFiles(ctx, r.Manifest, r.MetaPath, r.DataPath); err != nil {
-		return false, err
+		return was, err
 	}
 	s.keeper.keep(r.Digest)
-	return reused, nil
+	return was, nil
 }

@@ -240,6 +240,9 @@ func (st stored) diff(ctx context.Context, r *dsecv1.DiffStacksRequest, send fun
 
 func (st stored) VerifyStored(ctx context.Context, r *dsecv1.VerifyStoredRequest) (*dsecv1.VerifyStoredResponse, error) {
 	n, err := st.verify(ctx, r.GetDigest())
+	if errors.Is(err, layer.ErrDamaged) {
+		return &dsecv1.VerifyStoredResponse{Bytes: n, Damage: err.Error()}, nil
+	}
 	if err != nil {
 		return nil, wire(err)
 	}
@@ -257,41 +260,7 @@ func (st stored) verify(ctx context.Context, digest string) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if v, ok := st.s.store.(layer.Verifier); ok {
-		return m.Meta.Size + m.Data.Size, v.Verify(ctx, d)
-	}
-	for _, part := range []struct {
-		blob *layer.Blob
-		open func(context.Context, layer.Digest) (io.ReadCloser, error)
-	}{{&m.Meta, st.s.store.OpenMeta}, {&m.Data, st.s.store.OpenData}} {
-		if err := verifyStream(ctx, d, part.blob, part.open); err != nil {
-			return 0, err
-		}
-	}
-	return m.Meta.Size + m.Data.Size, nil
-}
-
-// verifyStream compares a part of a layer, read from its beginning, with its description.
-func verifyStream(ctx context.Context, d layer.Digest, b *layer.Blob, open func(context.Context, layer.Digest) (io.ReadCloser, error)) error {
-	r, err := open(ctx, d)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	buf := make([]byte, min(b.ChunkSize, b.Size))
-	for n, want := range b.Chunks {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		chunk := buf[:min(b.ChunkSize, b.Size-int64(n)*b.ChunkSize)]
-		if _, err := io.ReadFull(r, chunk); err != nil {
-			return fmt.Errorf("layer %s: chunk %d: %w: %w", d, n, sandbox.ErrUnavailable, err)
-		}
-		if layer.HashChunk(chunk) != want {
-			return fmt.Errorf("layer %s: chunk %d: %w: %w: its content does not have its digest", d, n, sandbox.ErrUnavailable, layer.ErrDamaged)
-		}
-	}
-	return nil
+	return m.Meta.Size + m.Data.Size, st.s.store.Verify(ctx, d)
 }
 
 // maxRead bounds what is read of one file.

@@ -99,9 +99,22 @@ func TestStored(t *testing.T) {
 	if err := os.WriteFile(data, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := rpc.VerifyStored(ctx, &dsecv1.VerifyStoredRequest{Digest: one}); connect.CodeOf(err) != connect.CodeUnavailable || !strings.Contains(err.Error(), "does not have its digest") {
-		t.Errorf("a flipped bit: %v", err)
+	if v, err := rpc.VerifyStored(ctx, &dsecv1.VerifyStoredRequest{Digest: one}); err != nil || !strings.Contains(v.GetDamage(), "data: chunk 0 of 1: its content does not have its digest") {
+		t.Errorf("a flipped bit: %v, %v", v, err)
 	}
+	// The same content once more takes its place.
+	again := func(what string, reused, repaired bool) {
+		t.Helper()
+		_, out := s.put("kind=workspace&name=one", bytes.NewReader(layertest.Tar(t, layertest.Entry{Name: "a", Body: "1"}, layertest.Entry{Name: "bin/sh", Body: "sh"}, layertest.Entry{Name: "only", Body: "x"})))
+		if r := out[len(out)-1]; r.GetLayer().GetDigest() != one || r.GetReused() != reused || r.GetRepaired() != repaired {
+			t.Errorf("%s: %v", what, r)
+		}
+		if v, err := rpc.VerifyStored(ctx, &dsecv1.VerifyStoredRequest{Digest: one}); err != nil || v.GetDamage() != "" {
+			t.Errorf("%s: %v, %v", what, v, err)
+		}
+	}
+	again("damaged", false, true)
+	again("whole", true, false)
 	missing := "b3:" + strings.Repeat("0", 64)
 	for what, err := range map[string]error{
 		"no layers": second(rpc.DescribeStack(ctx, &dsecv1.DescribeStackRequest{})),

@@ -31,4 +31,7 @@ func (g *guarded) PutFiles(ctx context.Context, m *layer.Manifest, metaPath, dat
 	return d, err
 }
 
+// Restore tells that a layer was published again that is there as it should be.
+func (g *guarded) Restore(d layer.Digest) { g.server.Restore(d) }
+
 func (g *guarded) Delete(ctx context.Context, d layer.Digest) error { return g.server.Delete(ctx, d) }

@@ -1135,8 +1135,10 @@ func (x *VerifyStoredRequest) GetDigest() string {
 }
 
 type VerifyStoredResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Bytes         int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Bytes int64                  `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// What is damaged, in words; empty = nothing.
+	Damage        string `protobuf:"bytes,2,opt,name=damage,proto3" json:"damage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1176,6 +1178,13 @@ func (x *VerifyStoredResponse) GetBytes() int64 {
 		return x.Bytes
 	}
 	return 0
+}
+
+func (x *VerifyStoredResponse) GetDamage() string {
+	if x != nil {
+		return x.Damage
+	}
+	return ""
 }
 
 type CollapseStackRequest struct {
@@ -1453,9 +1462,10 @@ const file_dsec_v1_environment_proto_rawDesc = "" +
 	"\x12DiffStacksResponse\x12-\n" +
 	"\achanges\x18\x01 \x03(\v2\x13.dsec.v1.FileChangeR\achanges\"-\n" +
 	"\x13VerifyStoredRequest\x12\x16\n" +
-	"\x06digest\x18\x01 \x01(\tR\x06digest\",\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\"D\n" +
 	"\x14VerifyStoredResponse\x12\x14\n" +
-	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\"D\n" +
+	"\x05bytes\x18\x01 \x01(\x03R\x05bytes\x12\x16\n" +
+	"\x06damage\x18\x02 \x01(\tR\x06damage\"D\n" +
 	"\x14CollapseStackRequest\x12\x18\n" +
 	"\adigests\x18\x01 \x03(\tR\adigests\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\"r\n" +

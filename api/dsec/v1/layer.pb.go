@@ -602,7 +602,9 @@ type ImportLayerResponse struct {
 	// True when the same content was there already and nothing was written.
 	Reused bool `protobuf:"varint,3,opt,name=reused,proto3" json:"reused,omitempty"`
 	// Only in the answer to an upload, and last: why it failed. ImportLayer itself ends with an error instead.
-	Error         *ImportError `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	Error *ImportError `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// True when the same content was there but damaged, and was replaced.
+	Repaired      bool `protobuf:"varint,5,opt,name=repaired,proto3" json:"repaired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -663,6 +665,13 @@ func (x *ImportLayerResponse) GetError() *ImportError {
 		return x.Error
 	}
 	return nil
+}
+
+func (x *ImportLayerResponse) GetRepaired() bool {
+	if x != nil {
+		return x.Repaired
+	}
+	return false
 }
 
 // ImportError is an error of an upload.
@@ -2452,12 +2461,13 @@ const file_dsec_v1_layer_proto_rawDesc = "" +
 	"\n" +
 	"done_bytes\x18\x02 \x01(\x03R\tdoneBytes\x12\x1f\n" +
 	"\vtotal_bytes\x18\x03 \x01(\x03R\n" +
-	"totalBytes\"\xb4\x01\n" +
+	"totalBytes\"\xd0\x01\n" +
 	"\x13ImportLayerResponse\x123\n" +
 	"\bprogress\x18\x01 \x01(\v2\x17.dsec.v1.ImportProgressR\bprogress\x12$\n" +
 	"\x05layer\x18\x02 \x01(\v2\x0e.dsec.v1.LayerR\x05layer\x12\x16\n" +
 	"\x06reused\x18\x03 \x01(\bR\x06reused\x12*\n" +
-	"\x05error\x18\x04 \x01(\v2\x14.dsec.v1.ImportErrorR\x05error\";\n" +
+	"\x05error\x18\x04 \x01(\v2\x14.dsec.v1.ImportErrorR\x05error\x12\x1a\n" +
+	"\brepaired\x18\x05 \x01(\bR\brepaired\";\n" +
 	"\vImportError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"\xe1\x01\n" +

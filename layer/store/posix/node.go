@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 
 	"github.com/opendsec/dsec/layer"
 )
@@ -78,6 +79,23 @@ func (n *Node) Local(ctx context.Context, d layer.Digest) (*layer.Local, error) 
 	}
 	copied := *l
 	return &copied, nil
+}
+
+// Inode names the file that holds a layer's data now, or its metadata where it has no data: another one after a damaged
+// layer was replaced. 0 = it is not there.
+func (n *Node) Inode(d layer.Digest) uint64 {
+	dir, err := n.store.dir(d)
+	if err != nil {
+		return 0
+	}
+	for _, name := range []string{dataName, metaName} {
+		if st, err := os.Lstat(filepath.Join(dir, name)); err == nil {
+			if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+				return sys.Ino
+			}
+		}
+	}
+	return 0
 }
 
 // Verify reads a whole layer and compares it with its digest.

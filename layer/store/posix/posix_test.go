@@ -148,3 +148,29 @@ func TestFilesAreReadOnlyAndPrivate(t *testing.T) {
 		}
 	}
 }
+
+// TestRepair: publishing a layer again mends it, and a node that has it mounted learns that it is another file.
+func TestRepair(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("files that may not be written are damaged as root")
+	}
+	dir := t.TempDir()
+	at := func(d layer.Digest) string { return filepath.Join(dir, "layers", d.Hex()) }
+	s := open(t, dir)
+	layertest.RunRepair(t, s, layertest.DamageFiles(at, "meta.erofs", "data"))
+	sample := layertest.NewSample(t, 40, 5*layer.ChunkSize)
+	n := posix.NewNode(s)
+	was := n.Inode(sample.Digest)
+	put(t, s, dir, sample)
+	if now := n.Inode(sample.Digest); now != was || was == 0 {
+		t.Errorf("what was not damaged was replaced: inode %d, then %d", was, now)
+	}
+	overwrite(t, filepath.Join(at(sample.Digest), "data"), 5, "X!")
+	put(t, s, dir, sample)
+	if now := n.Inode(sample.Digest); now == was || now == 0 {
+		t.Errorf("inode %d, then %d", was, now)
+	}
+	if left, err := os.ReadDir(filepath.Join(dir, "staging")); err != nil || len(left) != 0 {
+		t.Errorf("staging holds %v, %v", left, err)
+	}
+}

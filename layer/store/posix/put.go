@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/layer/store/staging"
 	"github.com/opendsec/dsec/sandbox"
@@ -55,10 +56,12 @@ func (s *Store) publish(ctx context.Context, st *staging.Stage, m *layer.Manifes
 	fail := func(err error) (layer.Digest, error) {
 		return "", fmt.Errorf("publish layer %s: %w", d, diskFull(err))
 	}
-	if _, err := s.present(ctx, d); err == nil {
+	was := s.Verify(ctx, d)
+	if was == nil {
 		return d, nil
-	} else if !errors.Is(err, sandbox.ErrNotFound) && !errors.Is(err, layer.ErrDamaged) {
-		return fail(err)
+	}
+	if !errors.Is(was, sandbox.ErrNotFound) && !errors.Is(was, layer.ErrDamaged) {
+		return fail(was)
 	}
 	dir := filepath.Join(st.Dir(), d.Hex())
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -103,31 +106,6 @@ func (s *Store) publish(ctx context.Context, st *staging.Stage, m *layer.Manifes
 	return d, nil
 }
 
-// present returns the manifest of a layer whose files are all there.
-func (s *Store) present(ctx context.Context, d layer.Digest) (*layer.Manifest, error) {
-	m, err := s.Get(ctx, d)
-	if err != nil {
-		return nil, err
-	}
-	dir, err := s.dir(d)
-	if err != nil {
-		return nil, err
-	}
-	for name, b := range map[string]*layer.Blob{metaName: &m.Meta, dataName: &m.Data} {
-		if b.Size == 0 {
-			continue
-		}
-		st, err := os.Lstat(filepath.Join(dir, name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, unavailable(d, err)
-		}
-		if err != nil || st.Size() != b.Size || !st.Mode().IsRegular() {
-			return nil, fmt.Errorf("layer %s: %w: %w: %s is missing or has the wrong size", d, sandbox.ErrUnavailable, layer.ErrDamaged, name)
-		}
-	}
-	return m, nil
-}
-
 // install renames a complete directory to its final name. If another publisher was first, that is as good; what
 // is there but damaged is replaced. A rename over NFS may report an error although it happened, hence the look.
 func (s *Store) install(ctx context.Context, st *staging.Stage, dir string, d layer.Digest) error {
@@ -137,14 +115,18 @@ func (s *Store) install(ctx context.Context, st *staging.Stage, dir string, d la
 		if err = os.Rename(dir, final); err == nil {
 			return syncDir(s.layers)
 		}
-		_, perr := s.present(ctx, d)
-		if perr == nil {
+		verr := s.Verify(ctx, d)
+		if verr == nil {
 			return nil
 		}
-		if !errors.Is(perr, layer.ErrDamaged) {
+		if !errors.Is(verr, layer.ErrDamaged) {
 			return err
 		}
-		s.log.WarnContext(ctx, "replace damaged layer", "layer", d, "error", perr)
+		s.log.WarnContext(ctx, "replace damaged layer", "layer", d, "error", verr)
+		// At once, where the file system can: readers see the one or the other. What was there goes with the stage.
+		if linux.Exchange(dir, final) == nil {
+			return syncDir(s.layers)
+		}
 		if rerr := os.Rename(final, filepath.Join(st.Dir(), "damaged")); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
 			return rerr
 		}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/layer/store/staging"
@@ -30,7 +31,6 @@ type Store struct {
 
 var (
 	_ layer.FileStore = (*Store)(nil)
-	_ layer.Verifier  = (*Store)(nil)
 )
 
 // Open opens the store in folder, which is made when it is missing, and removes what dead processes left
@@ -215,11 +215,25 @@ func (s *Store) Verify(ctx context.Context, d layer.Digest) error {
 	if err != nil {
 		return err
 	}
-	if err := verifyFile(ctx, filepath.Join(dir, metaName), &m.Meta); err != nil {
-		return fmt.Errorf("layer %s: metadata: %w", d, err)
+	var found [2]error
+	for n, p := range []struct {
+		what, name string
+		blob       *layer.Blob
+	}{{"metadata", metaName, &m.Meta}, {"data", dataName, &m.Data}} {
+		err := verifyFile(ctx, filepath.Join(dir, p.name), p.blob)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w: %w: %s is missing", sandbox.ErrUnavailable, layer.ErrDamaged, p.name)
+		}
+		if err == nil {
+			continue
+		}
+		found[n] = fmt.Errorf("%s: %w", p.what, err)
+		if !errors.Is(err, layer.ErrDamaged) {
+			break
+		}
 	}
-	if err := verifyFile(ctx, filepath.Join(dir, dataName), &m.Data); err != nil {
-		return fmt.Errorf("layer %s: data: %w", d, err)
+	if err := layer.Damages(found[0], found[1]); err != nil {
+		return fmt.Errorf("layer %s: %w", d, err)
 	}
 	return nil
 }
@@ -237,7 +251,11 @@ func verifyFile(ctx context.Context, path string, b *layer.Blob) error {
 	if err := checkSize(f, b.Size); err != nil {
 		return err
 	}
-	return b.Verify(ctx, f)
+	err = b.Verify(ctx, f)
+	if errors.Is(err, syscall.EIO) { // a disk that cannot read it any more has lost it
+		err = fmt.Errorf("%w: %w: %w", sandbox.ErrUnavailable, layer.ErrDamaged, err)
+	}
+	return err
 }
 
 func checkSize(f *os.File, want int64) error {

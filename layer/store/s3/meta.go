@@ -105,11 +105,14 @@ func (u *unpacker) Close() error { return u.from.Close() }
 // checkMeta reads the metadata and compares it with the manifest. Errors: layer.ErrDamaged, sandbox.ErrUnavailable.
 func (s *Store) checkMeta(ctx context.Context, d layer.Digest, b *layer.Blob) error {
 	r, err := s.OpenMeta(ctx, d)
+	if isMissing(err) {
+		return fmt.Errorf("layer %s: metadata: %w: %w: the object is missing", d, sandbox.ErrUnavailable, layer.ErrDamaged)
+	}
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	return compare(r, b, func(err error) error { return fmt.Errorf("layer %s: %s: %w", d, metaName, err) })
+	return compare(r, b, func(err error) error { return fmt.Errorf("layer %s: metadata: %w", d, err) })
 }
 
 // compare reads a whole object and compares it with its description.
@@ -118,8 +121,9 @@ func compare(r io.Reader, b *layer.Blob, in func(error) error) error {
 	if _, err := io.Copy(&c, io.LimitReader(r, b.Size+1)); err != nil {
 		return in(err)
 	}
-	if got := c.Blob(); !sameBlob(&got, b) {
-		return in(fmt.Errorf("%w: %w: its content does not have its digest", sandbox.ErrUnavailable, layer.ErrDamaged))
+	got := c.Blob()
+	if err := b.Compare(&got); err != nil {
+		return in(err)
 	}
 	return nil
 }

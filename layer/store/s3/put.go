@@ -81,19 +81,22 @@ func (s *Store) PutFiles(ctx context.Context, m *layer.Manifest, metaPath, dataP
 			return "", fmt.Errorf("publish layer %s: %s: %w", d, f.name, err)
 		}
 	}
-	whole, err := s.whole(ctx, m, d)
+	there, err := s.announced(ctx, d)
 	if err != nil {
 		return "", err
 	}
-	if !whole {
-		if m.Data.Size > 0 {
-			if err := s.send(ctx, d, dataName, dataPath, m.Data.Size); err != nil {
-				return "", err
-			}
-		}
-		if err := s.sendMeta(ctx, d, metaPath); err != nil {
+	if m.Data.Size > 0 {
+		// A large object may be there without a manifest: of an earlier publication that did not come to it.
+		if err := s.make(ctx, d, dataName, there || m.Data.Size > partSize, func() error { return s.checkData(ctx, d, &m.Data) },
+			func() error { return s.send(ctx, d, dataName, dataPath, m.Data.Size) }); err != nil {
 			return "", err
 		}
+	}
+	if err := s.make(ctx, d, metaName, there, func() error { return s.checkMeta(ctx, d, &m.Meta) },
+		func() error { return s.sendMeta(ctx, d, metaPath) }); err != nil {
+		return "", err
+	}
+	if !there {
 		if err := s.announce(ctx, d, encoded); err != nil {
 			return "", err
 		}
@@ -122,43 +125,35 @@ func verify(ctx context.Context, path string, b *layer.Blob) error {
 	return err
 }
 
-// whole tells whether a layer is there with metadata that is good and data in its size.
-func (s *Store) whole(ctx context.Context, m *layer.Manifest, d layer.Digest) (bool, error) {
-	_, err := s.Get(ctx, d)
-	switch {
+// make brings one object of a layer about: it is sent unless it may be there and is what it should be. One that is damaged is
+// replaced, which a service does at once: readers get the one or the other.
+func (s *Store) make(ctx context.Context, d layer.Digest, name string, maybe bool, check, send func() error) error {
+	if maybe {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil || !errors.Is(err, layer.ErrDamaged) {
+			return err
+		}
+		s.log.InfoContext(ctx, "send what is missing or damaged", "layer", d, "object", name, "found", err)
+	}
+	return send()
+}
+
+// announced tells whether a layer has a manifest. One that is damaged is removed.
+func (s *Store) announced(ctx context.Context, d layer.Digest) (bool, error) {
+	switch _, err := s.Get(ctx, d); {
+	case err == nil:
+		return true, nil
 	case errors.Is(err, sandbox.ErrNotFound):
 		return false, nil
 	case errors.Is(err, layer.ErrDamaged):
 		s.log.WarnContext(ctx, "replace damaged layer", "layer", d, "error", err)
 		return false, s.withdraw(ctx, d)
-	case err != nil:
+	default:
 		return false, err
 	}
-	damaged := ""
-	if err := s.checkMeta(ctx, d, &m.Meta); err != nil {
-		if ctx.Err() != nil || !errors.Is(err, layer.ErrDamaged) && !isMissing(err) {
-			return false, err
-		}
-		damaged = metaName
-	}
-	if m.Data.Size > 0 {
-		key, err := s.key(d, dataName)
-		if err != nil {
-			return false, err
-		}
-		st, err := s.c.StatObject(ctx, s.bucket, key, minio.StatObjectOptions{})
-		if err != nil && !isMissing(err) {
-			return false, unavailable(ctx, d, err)
-		}
-		if err != nil || st.Size != m.Data.Size {
-			damaged = dataName
-		}
-	}
-	if damaged == "" {
-		return true, nil
-	}
-	s.log.WarnContext(ctx, "replace damaged layer", "layer", d, "object", damaged)
-	return false, s.withdraw(ctx, d)
 }
 
 // sendMeta uploads the metadata, compressed.
@@ -187,7 +182,7 @@ func (s *Store) withdraw(ctx context.Context, d layer.Digest) error {
 	return nil
 }
 
-// send uploads a file that is not there yet; a large one in parts. Another publisher may do the same: the content is the same too.
+// send uploads a file; a large one in parts. Another publisher may do the same: the content is the same too.
 func (s *Store) send(ctx context.Context, d layer.Digest, name, path string, size int64) error {
 	key, err := s.key(d, name)
 	if err != nil {
@@ -199,9 +194,6 @@ func (s *Store) send(ctx context.Context, d layer.Digest, name, path string, siz
 	}
 	defer f.Close()
 	if size > partSize {
-		if there, err := s.has(ctx, key, size); err != nil || there {
-			return err // of an earlier publication that did not come to its manifest
-		}
 		return s.sendParts(ctx, d, name, key, f, size)
 	}
 	_, err = s.c.Client.PutObject(ctx, s.bucket, key, f, size, minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true})

@@ -39,7 +39,6 @@ type Store struct {
 
 var (
 	_ layer.FileStore = (*Store)(nil)
-	_ layer.Verifier  = (*Store)(nil)
 )
 
 // Open makes a client. stage is a local folder for what is being made. Nothing is asked of the service yet, so that a
@@ -232,32 +231,32 @@ func (s *Store) Verify(ctx context.Context, d layer.Digest) error {
 	if err != nil {
 		return err
 	}
-	if err := s.checkMeta(ctx, d, &m.Meta); err != nil || m.Data.Size == 0 {
-		return err
+	metadata := s.checkMeta(ctx, d, &m.Meta)
+	if metadata != nil && !errors.Is(metadata, layer.ErrDamaged) {
+		return metadata
+	}
+	return layer.Damages(metadata, s.checkData(ctx, d, &m.Data))
+}
+
+// checkData reads the data and compares it with the manifest. Errors: layer.ErrDamaged, sandbox.ErrUnavailable.
+func (s *Store) checkData(ctx context.Context, d layer.Digest, b *layer.Blob) error {
+	if b.Size == 0 {
+		return nil
 	}
 	r, err := s.get(ctx, d, dataName, minio.GetObjectOptions{})
+	if isMissing(err) {
+		return fmt.Errorf("layer %s: data: %w: %w: the object is missing", d, sandbox.ErrUnavailable, layer.ErrDamaged)
+	}
 	if err != nil {
 		return unavailable(ctx, d, err)
 	}
 	defer r.Close()
-	return compare(r, &m.Data, func(err error) error {
+	return compare(r, b, func(err error) error {
 		if errors.Is(err, layer.ErrDamaged) {
 			return fmt.Errorf("layer %s: %s: %w", d, dataName, err)
 		}
 		return unavailable(ctx, d, err)
 	})
-}
-
-func sameBlob(a, b *layer.Blob) bool {
-	if b.ChunkSize != layer.ChunkSize || a.Size != b.Size || len(a.Chunks) != len(b.Chunks) {
-		return false
-	}
-	for n := range a.Chunks {
-		if a.Chunks[n] != b.Chunks[n] {
-			return false
-		}
-	}
-	return true
 }
 
 // remove is for files that PutFiles consumes.

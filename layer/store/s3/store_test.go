@@ -198,3 +198,12 @@ func TestBadConfiguration(t *testing.T) {
 		t.Errorf("without credentials: %v", err)
 	}
 }
+
+// TestRepair: publishing a layer again mends it.
+func TestRepair(t *testing.T) {
+	svc := service(t)
+	st := open(t, s3.Config{Bucket: bucket, Endpoint: svc.Endpoint})
+	layertest.RunRepair(t, st, layertest.DamageFiles(func(d layer.Digest) string {
+		return filepath.Join(svc.Dir, bucket, "layers", d.Hex())
+	}, "meta.erofs.zst", "data"))
+}

@@ -83,7 +83,8 @@ type LayerServiceClient interface {
 	PublishLayer(context.Context, *v1.PublishLayerRequest) (*v1.PublishLayerResponse, error)
 	// DiffLayers tells in which files two versions differ.
 	DiffLayers(context.Context, *v1.DiffLayersRequest) (*connect.ServerStreamForClient[v1.DiffLayersResponse], error)
-	// VerifyLayer reads all of a version's content and compares it with its digests. Error: unavailable when it is damaged.
+	// VerifyLayer reads all of a version's content and compares it with its digests. Error: unavailable when it is damaged,
+	// with the layers and their chunks that are, and what mends them. Steps of builds that made one are forgotten.
 	VerifyLayer(context.Context, *v1.VerifyLayerRequest) (*v1.VerifyLayerResponse, error)
 	// CollapseLayer publishes the next version of a name: the same tree in fewer layers, consecutive ones made into one.
 	CollapseLayer(context.Context, *v1.CollapseLayerRequest) (*connect.ServerStreamForClient[v1.CollapseLayerResponse], error)
@@ -327,7 +328,8 @@ type LayerServiceHandler interface {
 	PublishLayer(context.Context, *v1.PublishLayerRequest) (*v1.PublishLayerResponse, error)
 	// DiffLayers tells in which files two versions differ.
 	DiffLayers(context.Context, *v1.DiffLayersRequest, *connect.ServerStream[v1.DiffLayersResponse]) error
-	// VerifyLayer reads all of a version's content and compares it with its digests. Error: unavailable when it is damaged.
+	// VerifyLayer reads all of a version's content and compares it with its digests. Error: unavailable when it is damaged,
+	// with the layers and their chunks that are, and what mends them. Steps of builds that made one are forgotten.
 	VerifyLayer(context.Context, *v1.VerifyLayerRequest) (*v1.VerifyLayerResponse, error)
 	// CollapseLayer publishes the next version of a name: the same tree in fewer layers, consecutive ones made into one.
 	CollapseLayer(context.Context, *v1.CollapseLayerRequest, *connect.ServerStream[v1.CollapseLayerResponse]) error
