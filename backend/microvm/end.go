@@ -11,6 +11,7 @@ import (
 
 	"github.com/opendsec/dsec/backend/microvm/qmp"
 	"github.com/opendsec/dsec/guest/machine"
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -85,12 +86,36 @@ func (i *instance) stopped(ctx context.Context) {
 
 // exited is called when QEMU has ended.
 func (i *instance) exited() {
-	f := sandbox.NewFailure(sandbox.KindVMMCrashed, "QEMU of the sandbox's machine ended")
+	f := sandbox.NewFailure(sandbox.KindVMMCrashed, "QEMU of the sandbox's machine ended%s", i.how())
 	if n, err := i.groups.OOMKills(); err == nil && n > 0 {
 		f.Message += ": it was killed for its memory"
 	}
 	f.Evidence = i.said()
 	i.finish(f)
+}
+
+// exitWait bounds what is waited for whoever waits for a QEMU: its parent, or the first process of the node.
+const exitWait = 100 * time.Millisecond
+
+// how tells how QEMU ended, where the kernel tells: " by signal 9 (killed)".
+func (i *instance) how() string {
+	i.mu.Lock()
+	p := i.pidfd
+	i.mu.Unlock()
+	if p == nil {
+		return ""
+	}
+	for deadline := time.Now().Add(exitWait); ; time.Sleep(time.Millisecond) {
+		st, err := linux.ExitStatus(p)
+		switch {
+		case err == nil && st.Signaled():
+			return fmt.Sprintf(" by signal %d (%v)", st.Signal(), st.Signal())
+		case err == nil:
+			return fmt.Sprintf(" with %d", st.ExitStatus())
+		case time.Now().After(deadline):
+			return ""
+		}
+	}
 }
 
 // finish marks the end; the first reason stays. After Destroy there is none.

@@ -19,7 +19,7 @@ import (
 )
 
 // snapshotVersion is that of the files' meaning.
-const snapshotVersion = 1
+const snapshotVersion = 2
 
 // snapshotNote says what a snapshot's files are and what they must be restored on; written last.
 type snapshotNote struct {

@@ -17,7 +17,7 @@ func TestArguments(t *testing.T) {
 		"-chardev socket,id=control,server=on,wait=off,path=control -chardev socket,id=channel,server=on,wait=off,path=channel " +
 		"-device virtio-serial-device,max_ports=3 -device virtserialport,chardev=control,name=dsec.control " +
 		"-device virtserialport,chardev=channel,name=dsec.channel " +
-		"-netdev hubport,id=nic,hubid=0 -device virtio-net-device,netdev=nic,mac=02:d5:ec:00:00:00 -kernel K -initrd I " +
+		"-netdev hubport,id=nic,hubid=0 -device virtio-net-device,netdev=nic,guest_announce=off,mac=02:d5:ec:00:00:00 -kernel K -initrd I " +
 		"-append console=ttyS0 reboot=t panic=-1 quiet loglevel=4 tsc=reliable no_timer_check 8250.nr_uarts=1 random.trust_cpu=on rdinit=/init"
 	const disks = ` -object {"id":"ram","qom-type":"memory-backend-ram","size":268435456} -blockdev {"driver":"raw","file":{"driver":"file","filename":"/a,b.meta","locking":"off","read-only":true},"node-name":"m0","read-only":true}` +
 		` -device virtio-blk-device,drive=m0,serial=m0` +

@@ -1,10 +1,12 @@
 package linux
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,4 +45,20 @@ func StartTime(pid int) (uint64, error) {
 func BootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(b)), err
+}
+
+// ErrExitUnknown is returned by ExitStatus where the kernel does not tell.
+var ErrExitUnknown = errors.New("the process's exit status is not known")
+
+// ExitStatus tells how a process ended that somebody has waited for, whoever that was (Linux 6.15). The pidfd must have been
+// opened while it ran. Error: ErrExitUnknown.
+func ExitStatus(p *os.File) (syscall.WaitStatus, error) {
+	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
+	if err := unix.IoctlPidfdInfo(int(p.Fd()), &info); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrExitUnknown, err)
+	}
+	if info.Mask&unix.PIDFD_INFO_EXIT == 0 {
+		return 0, ErrExitUnknown
+	}
+	return syscall.WaitStatus(info.Exit_code), nil
 }
