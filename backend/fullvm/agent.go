@@ -179,11 +179,23 @@ func (i *instance) wake(ctx context.Context) error {
 	if !there {
 		return nil
 	}
-	status, err := i.status(ctx)
-	if err == nil && status == "paused" {
-		err = i.run(ctx, "cont")
+	for {
+		status, err := i.status(ctx)
+		if err != nil {
+			return err
+		}
+		if standsStill(status) {
+			return i.run(ctx, "cont")
+		}
+		if status != "finish-migrate" { // an edge was killed while it saved the machine
+			return nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
-	return err
 }
 
 // connect opens a connection to the agent of that turn, which gets what a claim says unless it has it.
@@ -230,13 +242,43 @@ func (i *instance) connect(ctx context.Context, turn int) (*aether.Conn, error) 
 
 // prepareAgent makes the system inside one of its own; fresh tells that nobody has before.
 func (i *instance) prepareAgent(ctx context.Context, ctl *qemu.Control) (fresh bool, err error) {
-	p := &control.Prepare{Seed: make([]byte, seedSize), Time: time.Now().UnixNano(), Pids: i.limits.Pids, Network: i.d.inside(&i.limits)}
-	_, _ = rand.Read(p.Seed) // never fails
-	_, err = ctl.Call(ctx, &control.Request{Op: control.OpPrepare, Prepare: p})
+	_, err = ctl.Call(ctx, &control.Request{Op: control.OpPrepare, Prepare: i.prepare()})
 	if errors.Is(err, sandbox.ErrAlreadyExists) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// prepare is what the agent is to make of the system.
+func (i *instance) prepare() *control.Prepare {
+	p := &control.Prepare{Seed: make([]byte, seedSize), Time: time.Now().UnixNano(), Pids: i.limits.Pids, Hostname: i.limits.Hostname, Network: i.d.inside(&i.limits)}
+	_, _ = rand.Read(p.Seed) // never fails
+	return p
+}
+
+// renewAgent makes a system that goes on from another one's memory one of its own, and lets its commands go on.
+func (i *instance) renewAgent(ctx context.Context) error {
+	p := i.prepare()
+	if _, err := i.ask(ctx, &control.Request{Op: control.OpRenew, Prepare: p}); err != nil {
+		return err
+	}
+	c, err := i.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	l := &i.limits
+	err = c.Claim(ctx, &wire.Claim{Hostname: l.Hostname, Env: i.env, User: l.User, Workdir: l.Workdir, Seed: p.Seed}, nil)
+	if err == nil {
+		_, err = i.ask(ctx, &control.Request{Op: control.OpThaw, Time: time.Now().UnixNano()})
+	}
+	if err != nil {
+		c.Close()
+		return err
+	}
+	i.mu.Lock()
+	i.agent.first = c
+	i.mu.Unlock()
+	return nil
 }
 
 // claim tells dsec-init whose it is. The sandbox's variables may hold secrets and are not stored: a process that has not

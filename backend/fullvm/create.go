@@ -29,8 +29,6 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 		return nil, fmt.Errorf("create full VM: %w: it has one disk, --base NAME, and nothing stacked on it", sandbox.ErrInvalid)
 	case spec.Network != nil && d.cfg.Network == nil:
 		return nil, fmt.Errorf("create full VM: %w: this node has no network for sandboxes: leave its rules out", sandbox.ErrUnsupported)
-	case len(spec.Snapshots) > 0:
-		return nil, fmt.Errorf("create full VM: %w: snapshots are of containers as yet", sandbox.ErrUnsupported)
 	}
 	if err := d.Ready(); err != nil {
 		return nil, err
@@ -56,7 +54,11 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 	if err != nil {
 		return nil, createFailure(ctx, err)
 	}
-	inst, err := d.start(ctx, id, spec, img)
+	make := d.start
+	if len(spec.Snapshots) > 0 {
+		make = d.goOn
+	}
+	inst, err := make(ctx, id, spec, img)
 	if err != nil {
 		d.images.put(img)
 		if rerr := d.remove(id); rerr != nil {
@@ -68,26 +70,27 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 	return inst, nil
 }
 
+// hardware is the machine of a spec and its disk.
+func (d *Driver) hardware(spec *sandbox.Spec, img *image) (m *hardware, err error) {
+	m = &hardware{kvm: d.kvm, ovmf: d.cfg.OVMF, memory: (spec.Limits.MemoryBytes + 1<<20 - 1) &^ (1<<20 - 1),
+		cpus: int(min(max((spec.Limits.CPUMillis+999)/1000, 1), int64(runtime.NumCPU())))}
+	m.firmware, err = disk.ParseFirmware(img.disk.Firmware)
+	return m, err
+}
+
 // start makes the parts of a machine, recording it first, and lets it run. The instance owns img when it succeeds.
 func (d *Driver) start(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, img *image) (_ *instance, err error) {
-	m := &hardware{kvm: d.kvm, ovmf: d.cfg.OVMF, memory: (spec.Limits.MemoryBytes + 1<<20 - 1) &^ (1<<20 - 1),
-		cpus: int(min(max((spec.Limits.CPUMillis+999)/1000, 1), int64(runtime.NumCPU())))}
-	if m.firmware, err = disk.ParseFirmware(img.disk.Firmware); err != nil {
+	m, err := d.hardware(spec, img)
+	if err != nil {
 		return nil, err
 	}
 	size := spec.Limits.DiskBytes &^ (disk.SectorSize - 1)
 	if size < img.disk.Size {
 		return nil, fmt.Errorf("disk_bytes of %d: %w: the image is a disk of %d bytes, and the machine's is no smaller", spec.Limits.DiskBytes, sandbox.ErrInvalid, img.disk.Size)
 	}
-	r := &record{ID: id, Boot: d.boot, Disk: size, Memory: spec.Limits.MemoryBytes, Pids: spec.Limits.Pids, Image: img.digest, Firmware: m.firmware,
-		Hostname: spec.Hostname, User: spec.User, Workdir: spec.Workdir, NoNewPrivileges: spec.NoNewPrivileges}
-	if err := os.Mkdir(d.dir(id), 0o700); err != nil {
-		return nil, err
-	}
-	if err := d.save(r); err != nil {
-		return nil, err
-	}
-	if err := failpoint.Hit("fullvm/recorded"); err != nil {
+	m.seed = spec.CloudInit != nil
+	r, err := d.note(id, spec, img, m, size)
+	if err != nil {
 		return nil, err
 	}
 	if err := disk.NewOverlay(filepath.Join(d.dir(id), diskName), size); err != nil {
@@ -104,25 +107,14 @@ func (d *Driver) start(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, i
 	}
 	if tap != nil {
 		defer tap.Close()
-		end := d.cfg.Network.End(r.Slot)
-		m.mac = hardwareAddr(&end)
+		m.mac, m.tap = r.MAC, true
 	}
-	if spec.CloudInit != nil {
-		m.seed = true
+	if m.seed {
 		if err := d.makeSeed(id, spec.CloudInit, spec.Hostname, d.inside(r)); err != nil {
 			return nil, err
 		}
 	}
-	groups, err := d.groups(id)
-	if err != nil {
-		return nil, err
-	}
-	if err := groups.Make(); err != nil {
-		return nil, err
-	}
-	limits := spec.Limits
-	limits.MemoryBytes, limits.Pids = m.memory+vmmOverhead, vmmThreads
-	if err := groups.SetLimits(limits); err != nil {
+	if err := d.bound(id, spec.Limits, m.memory); err != nil {
 		return nil, err
 	}
 	t := time.Now()
@@ -171,6 +163,32 @@ func (d *Driver) start(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, i
 	i.image = img
 	i.mu.Unlock()
 	return i, nil
+}
+
+// note makes a machine's directory, with a record of what is going to be.
+func (d *Driver) note(id sandbox.ID, spec *sandbox.Spec, img *image, m *hardware, size int64) (*record, error) {
+	r := &record{ID: id, Boot: d.boot, Disk: size, Memory: spec.Limits.MemoryBytes, Pids: spec.Limits.Pids, Image: img.digest, Firmware: m.firmware,
+		CPUs: m.cpus, Seed: m.seed, Hostname: spec.Hostname, User: spec.User, Workdir: spec.Workdir, NoNewPrivileges: spec.NoNewPrivileges}
+	if err := os.Mkdir(d.dir(id), 0o700); err != nil {
+		return nil, err
+	}
+	if err := d.save(r); err != nil {
+		return nil, err
+	}
+	return r, failpoint.Hit("fullvm/recorded")
+}
+
+// bound makes a machine's control groups, with the limits of its QEMU.
+func (d *Driver) bound(id sandbox.ID, limits sandbox.Limits, memory int64) error {
+	groups, err := d.groups(id)
+	if err != nil {
+		return err
+	}
+	if err := groups.Make(); err != nil {
+		return err
+	}
+	limits.MemoryBytes, limits.Pids = memory+vmmOverhead, vmmThreads
+	return groups.SetLimits(limits)
 }
 
 // copyVars gives the machine the variables of its firmware, as they come from the distribution.
@@ -279,7 +297,8 @@ func (i *instance) booted(ctx context.Context) error {
 func createFailure(ctx context.Context, err error) error {
 	var f *sandbox.Failure
 	switch {
-	case errors.Is(err, sandbox.ErrExhausted), errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrUnsupported):
+	case errors.Is(err, sandbox.ErrExhausted), errors.Is(err, sandbox.ErrInvalid), errors.Is(err, sandbox.ErrUnsupported),
+		errors.Is(err, sandbox.ErrFailedPrecondition):
 		return err
 	case ctx.Err() != nil:
 		return ctx.Err()

@@ -40,6 +40,8 @@ type Driver struct {
 	instances map[sandbox.ID]*instance // of this process, not destroyed
 	making    map[sandbox.ID]bool
 
+	verified sync.Map // ids of snapshots whose files have been compared with their digests
+
 	observer func(stage string, d time.Duration)
 }
 
@@ -110,7 +112,7 @@ func (d *Driver) Name() sandbox.BackendName { return sandbox.BackendFullVM }
 // Capabilities of machines; terminals, ports and control groups are those of an agent inside.
 func (d *Driver) Capabilities() sandbox.Capabilities {
 	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Screen: true, CloudInit: true, NoAgent: true, Real: true,
-		Network: d.cfg.Network != nil}
+		Network: d.cfg.Network != nil, Snapshot: true, Memory: true}
 }
 
 // Warm is 0: every machine boots.
@@ -214,7 +216,7 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 		}
 		out = append(out, name)
 	}
-	return out, errors.Join(append(errs, d.sweepNetwork())...)
+	return out, errors.Join(append(errs, d.sweepNetwork(), d.sweepSnapshots())...)
 }
 
 // endTimeout bounds how long a killed QEMU may take to go.

@@ -70,6 +70,21 @@ func (d *Driver) newInstance(r *record, pidfd *os.File) (*instance, error) {
 
 // attach connects to the monitor and to the agent's port. A machine that has ended already is found out.
 func (i *instance) attach(ctx context.Context) error {
+	if err := i.attachMonitor(ctx); err != nil {
+		return err
+	}
+	status, err := i.status(ctx)
+	if err != nil {
+		return err
+	}
+	if over(status) {
+		i.stopped(ctx)
+		return nil
+	}
+	return i.attachAgent(ctx)
+}
+
+func (i *instance) attachMonitor(ctx context.Context) error {
 	nc, err := qemu.Await(ctx, i.d.dir(i.id), monitorName, i.done)
 	if err != nil {
 		return err
@@ -81,15 +96,7 @@ func (i *instance) attach(ctx context.Context) error {
 	i.mu.Lock()
 	i.monitor = m
 	i.mu.Unlock()
-	status, err := i.status(ctx)
-	if err != nil {
-		return err
-	}
-	if over(status) {
-		i.stopped(ctx)
-		return nil
-	}
-	return i.attachAgent(ctx)
+	return nil
 }
 
 // forget lets go of the machine, which goes on.

@@ -29,6 +29,9 @@ func (d *Driver) plug(r *record, spec *sandbox.Spec) (*os.File, error) {
 		return nil, err
 	}
 	r.Net, r.Slot = true, slot
+	if end := d.cfg.Network.End(slot); r.MAC == "" {
+		r.MAC = hardwareAddr(&end)
+	}
 	if err := d.save(r); err != nil {
 		r.Net = false
 		d.places.Release(slot)

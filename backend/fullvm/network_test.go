@@ -42,6 +42,11 @@ func netFactory(t *testing.T) (sandboxtest.Factory, *nodetest.Internet) {
 	return f, inet
 }
 
+// reachScript tells whether a server sends back what it gets.
+func reachScript(to netip.AddrPort) string {
+	return fmt.Sprintf("timeout 20 bash -c 'exec 3<>/dev/tcp/%s/%d && echo x >&3 && read -u 3 l && test $l = x' 2>/dev/null && echo reached || echo not reached", to.Addr(), to.Port())
+}
+
 // TestNetwork: what every backend with a network is asked, and names, the check of what they are reached as, and private
 // networks.
 func TestNetwork(t *testing.T) {
@@ -54,10 +59,7 @@ func TestNetwork(t *testing.T) {
 	a := n.Create(t, &dsecv1.SandboxSpec{PrivateNetwork: "job", NetworkName: "web",
 		NetworkRules: []*dsecv1.NetworkRule{{Target: "one.example", Allow: true}, {Target: inet.One.String() + "/tcp", Allow: true}}})
 	a.WantShell("getent ahosts one.example | grep -c RAW; getent hosts other.example || echo unknown", "2\nunknown\n")
-	reach := func(to netip.AddrPort) string {
-		return fmt.Sprintf("timeout 20 bash -c 'exec 3<>/dev/tcp/%s/%d && echo x >&3 && read -u 3 l && test $l = x' 2>/dev/null && echo reached || echo not reached", to.Addr(), to.Port())
-	}
-	a.WantShell(reach(inet.One)+"; "+reach(inet.Other), "reached\nnot reached\n")
+	a.WantShell(reachScript(inet.One)+"; "+reachScript(inet.Other), "reached\nnot reached\n")
 	b := n.Create(t, &dsecv1.SandboxSpec{PrivateNetwork: "job", NetworkName: "db"})
 	b.Detach(&dsecv1.CommandSpec{Shell: "python3 -m http.server --bind :: 8000"})
 	b.WantShell("until bash -c 'exec 3<>/dev/tcp/127.0.0.1/8000' 2>/dev/null; do sleep 0.1; done", "")
@@ -66,12 +68,12 @@ func TestNetwork(t *testing.T) {
 
 	// The place outlives the edge, and is there again after the system restarts.
 	n.Restart()
-	a.WantShell(reach(inet.One)+"; "+reach(inet.Other), "reached\nnot reached\n")
+	a.WantShell(reachScript(inet.One)+"; "+reachScript(inet.Other), "reached\nnot reached\n")
 	const boot = "cat /proc/sys/kernel/random/boot_id"
 	first := string(a.Shell(boot).Stdout)
 	a.Detach(&dsecv1.CommandSpec{Shell: "sync; sleep 1; echo b >/proc/sysrq-trigger"})
 	sandboxtest.Eventually(t, "the system is back, with its network", func() bool {
-		r, err := n.Commands.Exec(a.Ctx, &dsecv1.ExecRequest{SandboxId: a.ID, Command: &dsecv1.CommandSpec{Shell: boot + "; " + reach(inet.One)}})
+		r, err := n.Commands.Exec(a.Ctx, &dsecv1.ExecRequest{SandboxId: a.ID, Command: &dsecv1.CommandSpec{Shell: boot + "; " + reachScript(inet.One)}})
 		return err == nil && strings.HasSuffix(string(r.Stdout), "\nreached\n") && !strings.HasPrefix(string(r.Stdout), first)
 	})
 }

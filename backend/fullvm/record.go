@@ -24,6 +24,9 @@ type record struct {
 	Disk   int64 `json:"disk"`
 	Memory int64 `json:"memory"`
 	Pids   int64 `json:"pids,omitempty"` // of the agent's commands
+	// What its hardware has besides: processors, and whether there is a seed disk.
+	CPUs int  `json:"cpus,omitempty"`
+	Seed bool `json:"seed,omitempty"`
 	// What an agent inside is told; without variables, for those may be secrets.
 	Hostname        string `json:"hostname,omitempty"`
 	User            string `json:"user,omitempty"`
@@ -33,9 +36,10 @@ type record struct {
 	Image layer.Digest `json:"image"`
 	// Firmware is bios or uefi.
 	Firmware disk.Firmware `json:"firmware"`
-	// Its place in the node's network, if it has one.
-	Net  bool `json:"net,omitempty"`
-	Slot int  `json:"slot,omitempty"`
+	// Its place in the node's network, if it has one, and the address that its interface has from the hardware.
+	Net  bool   `json:"net,omitempty"`
+	Slot int    `json:"slot,omitempty"`
+	MAC  string `json:"mac,omitempty"`
 	// Blank names the picture of a screen that nothing has set up yet.
 	Blank string `json:"blank,omitempty"`
 }

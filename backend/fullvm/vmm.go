@@ -44,6 +44,8 @@ type hardware struct {
 	ovmf     string // directory
 	seed     bool   // there is a seed disk
 	mac      string // of its interface; "" = it has none
+	tap      bool   // the interface leads somewhere
+	incoming bool   // it goes on from a saved state, once that is told
 }
 
 // args are QEMU's arguments. The machine does not run before it is told to.
@@ -97,10 +99,17 @@ func (m *hardware) args() []string {
 		"-device", "virtio-blk-pci,drive=disk,serial=disk,bootindex=1",
 	)
 	if m.mac != "" { // without a ROM: it starts from its disk
-		a = append(a, "-netdev", "tap,id=nic,fd="+strconv.Itoa(tapFD), "-device", "virtio-net-pci,netdev=nic,romfile=,mac="+m.mac)
+		net := "hubport,id=nic,hubid=0" // which leads nowhere
+		if m.tap {
+			net = "tap,id=nic,fd=" + strconv.Itoa(tapFD)
+		}
+		a = append(a, "-netdev", net, "-device", "virtio-net-pci,netdev=nic,romfile=,mac="+m.mac)
 	}
 	if m.seed { // the last of the disks, so that the first is named as without it
 		a = append(a, "-device", "virtio-blk-pci,drive=seed,serial="+seedLabel)
+	}
+	if m.incoming {
+		a = append(a, "-incoming", "defer")
 	}
 	return a
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/guest/wire"
 	"github.com/opendsec/dsec/internal/failpoint"
@@ -43,7 +44,7 @@ func (d *Driver) newNote(ctx context.Context, r *record) (*snapshotNote, error) 
 	if err != nil {
 		return nil, err
 	}
-	cpu := sha256.Sum256([]byte(processor()))
+	cpu := sha256.Sum256([]byte(qemu.Processor()))
 	return &snapshotNote{Version: snapshotVersion, QEMU: version, Processor: cpu[:], KVM: d.kvm, CPUs: r.CPUs, Memory: r.RAM, Slots: r.Slots, Disk: r.Disk}, nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -67,24 +68,8 @@ func (m *hardware) key(version string) string {
 	h.boot.kernel, h.boot.initrd = filepath.Base(m.boot.kernel), filepath.Base(m.boot.initrd) // named by their content
 	h.ram, h.slots, h.clone, h.layers = "ram", warmLayers, false, nil
 	sum := sha256.New()
-	fmt.Fprintf(sum, "1 %s %q %s", version, h.args(), processor())
+	fmt.Fprintf(sum, "1 %s %q %s", version, h.args(), qemu.Processor())
 	return fmt.Sprintf("%x", sum.Sum(nil)[:12])
-}
-
-// processor tells processors apart that a restored machine could not move between.
-func processor() string {
-	b, _ := os.ReadFile("/proc/cpuinfo")
-	var out []string
-	for line := range strings.Lines(string(b)) {
-		k, v, _ := strings.Cut(line, ":")
-		switch k = strings.TrimSpace(k); k {
-		case "vendor_id", "cpu family", "model", "stepping", "flags":
-			out = append(out, k+strings.TrimSpace(v))
-		case "": // of the first one
-			return strings.Join(out, " ")
-		}
-	}
-	return strings.Join(out, " ")
 }
 
 // template returns the template of a shape, made where there is none. What is damaged is made anew.

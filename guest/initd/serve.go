@@ -83,7 +83,7 @@ func toWire(err error) *wire.Error {
 
 // enter serves Claim.
 func (i *Init) enter(c *conn, id uint32, m *wire.Claim, fds []int) error {
-	if i.claimed && len(fds) == 0 && !i.system {
+	if i.claimed && len(fds) == 0 && (!i.system || len(m.Seed) > 0) {
 		return i.renew(c, id, m)
 	}
 	if i.claimed {

@@ -99,9 +99,13 @@ func (c *controller) answer(q *control.Request, reply *control.Reply) (err error
 		if q.Prepare == nil || c.prepared == nil {
 			return errors.New("not prepared")
 		}
-		err := renew(q.Prepare, c.prepared)
+		root, replug := "/root", c.replug
+		if c.system {
+			root, replug = "/", c.replugSystem
+		}
+		err := renew(root, q.Prepare, c.prepared)
 		if err == nil {
-			err = c.replug(q.Prepare.Network)
+			err = replug(q.Prepare.Network)
 		}
 		c.prepared.Hostname, c.prepared.Network = q.Prepare.Hostname, q.Prepare.Network
 		return err

@@ -15,12 +15,12 @@ import (
 )
 
 // renew makes a machine that goes on from another one's memory one of its own: randomness first, for nothing may draw
-// what its siblings draw, then the time of day and what its files say of its name. Its commands stand still meanwhile.
-func renew(p, old *control.Prepare) error {
+// what its siblings draw, then the time of day and what its files, below root, say of its name. Its commands stand still meanwhile.
+func renew(root string, p, old *control.Prepare) error {
 	if err := errors.Join(reseed(p.Seed), setClock(p.Time)); err != nil {
 		return err
 	}
-	etc, err := openEtc("/root")
+	etc, err := openEtc(root)
 	if err != nil || etc < 0 {
 		return err
 	}

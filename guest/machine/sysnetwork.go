@@ -52,6 +52,33 @@ func plugSystem(n *control.Network) error {
 	return errors.Join(err, f.Close())
 }
 
+// replugSystem gives the interface of a system that goes on in another machine the place that this one has in the node's
+// network.
+func (c *controller) replugSystem(n *control.Network) error {
+	old := c.prepared.Network
+	if old == nil {
+		return plugSystem(n)
+	}
+	index, err := interfaceOf(old.End.MAC)
+	if err != nil {
+		return err
+	}
+	r, err := linux.OpenRoute()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	// The kernel forgets the routes with the last address.
+	reqs := []linux.Request{linux.RemoveAddress(index, old.End.Address4), linux.RemoveAddress(index, old.End.Address6)}
+	if n != nil {
+		reqs = append(append(reqs, linux.ChangeLink(index, n.End.MAC, n.End.MTU, nil)), n.End.Requests(index)...)
+	}
+	if err := r.Apply(reqs...); err != nil {
+		return fmt.Errorf("network: %w", err)
+	}
+	return nil
+}
+
 // interfaceOf finds the interface of a hardware address, whatever the system calls it, once its driver is there.
 func interfaceOf(mac [6]byte) (int, error) {
 	want := fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])

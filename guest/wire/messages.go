@@ -18,8 +18,10 @@ type Claim struct {
 	User            string   // default user of commands; empty = root
 	Workdir         string   // default directory; empty = the user's home, else /
 	NoNewPrivileges bool
-	ShmBytes        int64  // size of /dev/shm; 0 = as prepared
-	Seed            []byte // randomness for VM guests; empty for containers
+	ShmBytes        int64 // size of /dev/shm; 0 = as prepared
+	// Seed is randomness; empty for containers. In a whole system that has been claimed it says that the sandbox goes on in
+	// another machine, and that the rest holds from now on.
+	Seed []byte
 }
 
 // Start starts a command. Exactly one of Argv and Shell is set; with Session, Shell runs in that session.

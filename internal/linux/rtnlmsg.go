@@ -75,6 +75,14 @@ func AddAddress(index int, a netip.Prefix) Request {
 		what: fmt.Sprintf("give interface %d the address %s", index, a)}
 }
 
+// RemoveAddress takes an address from an interface; one that it has not is no error.
+func RemoveAddress(index int, a netip.Addr) Request {
+	body := []byte{family(a), uint8(a.BitLen()), 0, 0}
+	body = binary.NativeEndian.AppendUint32(body, uint32(index))
+	body = attribute(body, unix.IFA_LOCAL, a.AsSlice())
+	return Request{kind: unix.RTM_DELADDR, body: body, what: fmt.Sprintf("take the address %s from interface %d", a, index), fine: unix.EADDRNOTAVAIL}
+}
+
 // TakeAddress makes an IPv6 address that AddAddress gave take effect now: by itself it does when the kernel gets round to
 // it, and what arrives before is lost.
 func TakeAddress(index int, a netip.Addr) Request {

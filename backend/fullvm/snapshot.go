@@ -1,0 +1,207 @@
+package fullvm
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/opendsec/dsec/backend/qemu"
+	"github.com/opendsec/dsec/internal/failpoint"
+	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/sandbox"
+)
+
+var _ sandbox.Snapshotter = (*Driver)(nil)
+
+// Names in a snapshot's directory, beside those of a machine's files. The note is written last.
+const (
+	stateName = "state" // of the machine, its memory in it
+	noteName  = "note.json"
+	newSuffix = ".new"
+)
+
+// snapshotRoot is where snapshots are: a directory each, named by its id.
+func (d *Driver) snapshotRoot() string { return filepath.Join(d.cfg.StateDir, "fullvm-snapshots") }
+
+func (d *Driver) snapshotDir(id sandbox.SnapshotID) string {
+	return filepath.Join(d.snapshotRoot(), string(id))
+}
+
+// Snapshot keeps a machine's memory, devices and disk as they are at one moment. An agent's commands stand still before the
+// machine does, so that those of its copies draw nothing before they have randomness of their own.
+func (d *Driver) Snapshot(ctx context.Context, inst sandbox.Instance, id sandbox.SnapshotID, frozen bool) (cost sandbox.SnapshotCost, err error) {
+	i, ok := inst.(*instance)
+	if !ok {
+		return cost, fmt.Errorf("snapshot: %w: not a full VM", sandbox.ErrInvalid)
+	}
+	if i.limits.CPUs == 0 {
+		return cost, fmt.Errorf("snapshot of %s: %w: its machine was started by an earlier version", i.id, sandbox.ErrUnsupported)
+	}
+	dir := d.snapshotDir(id) + newSuffix
+	if err := os.MkdirAll(d.snapshotRoot(), 0o700); err != nil {
+		return cost, err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return cost, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(snapshotError(i.id, err), os.RemoveAll(dir))
+		}
+	}()
+	ctx, stop := i.until(ctx)
+	defer stop()
+	n, err := d.newNote(ctx, &i.limits)
+	if err != nil {
+		return cost, err
+	}
+	n.Agent = closed(i.AgentUp())
+	if n.State, err = d.take(ctx, i, dir, frozen, &cost); err != nil {
+		return cost, err
+	}
+	if err := n.digest(dir); err != nil {
+		return cost, err
+	}
+	if err := n.write(dir); err != nil {
+		return cost, err
+	}
+	if err := failpoint.Hit("fullvm/snapshot_taken"); err != nil {
+		return cost, err
+	}
+	if err := os.Rename(dir, d.snapshotDir(id)); err != nil {
+		return cost, err
+	}
+	d.verified.Store(id, true)
+	return cost, nil
+}
+
+// take writes a machine's files into dir, and lets it go on unless it stood still before. It returns the digest of its state.
+func (d *Driver) take(ctx context.Context, i *instance, dir string, frozen bool, cost *sandbox.SnapshotCost) (sum []byte, err error) {
+	if !frozen {
+		start := time.Now()
+		i.freeze(ctx)
+		defer func() {
+			if rerr := i.goOn(context.WithoutCancel(ctx)); rerr != nil {
+				err = errors.Join(err, fmt.Errorf("let %s go on after a snapshot: %w", i.id, rerr))
+			}
+			cost.Frozen = time.Since(start)
+		}()
+		if err := i.run(ctx, "stop"); err != nil {
+			return nil, err
+		}
+		cost.Freeze = time.Since(start)
+	}
+	if err := failpoint.Hit("fullvm/snapshot_frozen"); err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	// A saved machine has given its disks all that it holds of them.
+	if sum, err = i.saveState(ctx, filepath.Join(dir, stateName)); err != nil {
+		return nil, err
+	}
+	for _, name := range i.limits.files() {
+		if err := copyFile(ctx, filepath.Join(dir, name), filepath.Join(d.dir(i.id), name)); err != nil {
+			return nil, err
+		}
+	}
+	cost.Take = time.Since(start)
+	return sum, nil
+}
+
+// saveState writes the state of a machine that stands still to a file.
+func (i *instance) saveState(ctx context.Context, path string) (sum []byte, err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o400)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	h := sha256.New()
+	err = qemu.Save(ctx, i.query, i.d.dir(i.id), func(r io.Reader) error {
+		_, err := io.Copy(io.MultiWriter(f, h), io.LimitReader(r, i.limits.Memory+maxDevices))
+		return err
+	})
+	return h.Sum(nil), err
+}
+
+// maxDevices bounds what a machine's state is beyond its memory, bytes: its screen's memory is a part.
+const maxDevices = 128 << 20
+
+// goOn lets a machine go on that was stopped for a snapshot, and its commands.
+func (i *instance) goOn(ctx context.Context) error {
+	if status, err := i.status(ctx); err == nil && standsStill(status) {
+		if err := i.run(ctx, "cont"); err != nil {
+			return err
+		}
+	}
+	i.thaw(ctx)
+	return nil
+}
+
+// standsStill tells whether a machine of this status waits to be let go on.
+func standsStill(status string) bool { return status == "paused" || status == "postmigrate" }
+
+// copyFile copies a file of a machine.
+func copyFile(ctx context.Context, to, from string) error {
+	src, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	dst, err := os.OpenFile(to, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(linux.CopySparse(ctx, dst, src), dst.Close())
+}
+
+func snapshotError(id sandbox.ID, err error) error {
+	if linux.NoRoom(err) {
+		err = fmt.Errorf("%w: the disk of the node's state is full: delete snapshots or make room: %w", sandbox.ErrExhausted, err)
+	}
+	return fmt.Errorf("snapshot of %s: %w", id, err)
+}
+
+// OpenSnapshot is refused: what a system has written to its disk is no layer.
+func (d *Driver) OpenSnapshot(id sandbox.SnapshotID) (*os.File, error) {
+	return nil, fmt.Errorf("snapshot %s: %w: it is of a full VM, whose disk is no layer: packs are of containers and microVMs", id, sandbox.ErrUnsupported)
+}
+
+// DeleteSnapshot forgets one.
+func (d *Driver) DeleteSnapshot(id sandbox.SnapshotID) error {
+	d.verified.Delete(id)
+	return errors.Join(os.RemoveAll(d.snapshotDir(id)), os.RemoveAll(d.snapshotDir(id)+newSuffix))
+}
+
+// Snapshots names those there are.
+func (d *Driver) Snapshots() ([]sandbox.SnapshotID, error) {
+	entries, err := os.ReadDir(d.snapshotRoot())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []sandbox.SnapshotID
+	for _, e := range entries {
+		if id, err := sandbox.ParseSnapshotID(strings.TrimSuffix(e.Name(), newSuffix)); err == nil && id.Edge() == d.cfg.Edge {
+			out = append(out, id)
+		}
+	}
+	return out, nil
+}
+
+// sweepSnapshots removes those that were not finished.
+func (d *Driver) sweepSnapshots() error {
+	unfinished, err := filepath.Glob(filepath.Join(d.snapshotRoot(), "*"+newSuffix))
+	errs := []error{err}
+	for _, path := range unfinished {
+		errs = append(errs, os.RemoveAll(path))
+	}
+	return errors.Join(errs...)
+}
