@@ -1,6 +1,7 @@
 package fullvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -168,7 +169,7 @@ func (d *Driver) start(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, i
 // note makes a machine's directory, with a record of what is going to be.
 func (d *Driver) note(id sandbox.ID, spec *sandbox.Spec, img *image, m *hardware, size int64) (*record, error) {
 	r := &record{ID: id, Boot: d.boot, Disk: size, Memory: spec.Limits.MemoryBytes, Pids: spec.Limits.Pids, Image: img.digest, Firmware: m.firmware,
-		CPUs: m.cpus, Seed: m.seed, Hostname: spec.Hostname, User: spec.User, Workdir: spec.Workdir, NoNewPrivileges: spec.NoNewPrivileges}
+		CPUs: m.cpus, Seed: m.seed, Hostname: cmp.Or(spec.Hostname, string(id)), User: spec.User, Workdir: spec.Workdir, NoNewPrivileges: spec.NoNewPrivileges}
 	if err := os.Mkdir(d.dir(id), 0o700); err != nil {
 		return nil, err
 	}

@@ -155,10 +155,10 @@ const (
 	reservedPart = 16
 )
 
-// prepareSystem makes a system that has just booted one of its own: randomness, time, its place in the node's network, and
+// prepareSystem makes a system that has just booted one of its own: randomness, time, a name, its place in the node's network, and
 // bounds for commands, so that one that takes all memory is killed before what the system needs is.
 func prepareSystem(p *control.Prepare, g *groups) error {
-	if err := errors.Join(reseed(p.Seed), setClock(p.Time), plugSystem(p.Network)); err != nil {
+	if err := errors.Join(reseed(p.Seed), setClock(p.Time), nameSystem(p.Hostname), plugSystem(p.Network)); err != nil {
 		return err
 	}
 	if _, err := os.Stat(workGroup); err != nil {

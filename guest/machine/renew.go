@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -59,6 +61,37 @@ func renew(root string, p, old *control.Prepare) error {
 	} {
 		if err := rewrite(etc, name, change); err != nil {
 			return fmt.Errorf("renew /etc/%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// nameSystem writes a whole system's name where programs look for it, and a restart.
+func nameSystem(name string) error {
+	if name == "" {
+		return nil
+	}
+	etc, err := openEtc("/")
+	if err != nil || etc < 0 {
+		return err
+	}
+	defer unix.Close(etc)
+	for file, change := range map[string]func([]byte) []byte{
+		"hostname": func([]byte) []byte { return []byte(name + "\n") },
+		"hosts": func(b []byte) []byte {
+			lines := bytes.Split(bytes.TrimSuffix(b, []byte("\n")), []byte("\n"))
+			lines = slices.DeleteFunc(lines, func(l []byte) bool {
+				f := bytes.Fields(l)
+				return len(f) == 0 || string(f[0]) == strings.TrimSpace(hostsName)
+			})
+			return append(bytes.Join(append(lines, []byte(hostsName+name)), []byte("\n")), '\n')
+		},
+	} {
+		if fd, err := unix.Openat(etc, file, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o644); err == nil {
+			unix.Close(fd)
+		}
+		if err := rewrite(etc, file, change); err != nil {
+			return fmt.Errorf("/etc/%s: %w", file, err)
 		}
 	}
 	return nil

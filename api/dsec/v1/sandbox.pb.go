@@ -765,7 +765,8 @@ type SandboxSpec struct {
 	// Default user of commands: name or id, "name:group" or "uid:gid". Empty = the image's user, else root.
 	User string `protobuf:"bytes,10,opt,name=user,proto3" json:"user,omitempty"`
 	// Default working directory. Empty = the image's, else the user's home, else /.
-	Workdir  string `protobuf:"bytes,11,opt,name=workdir,proto3" json:"workdir,omitempty"`
+	Workdir string `protobuf:"bytes,11,opt,name=workdir,proto3" json:"workdir,omitempty"`
+	// Empty = its id. A full VM without an agent keeps the name that its disk says.
 	Hostname string `protobuf:"bytes,12,opt,name=hostname,proto3" json:"hostname,omitempty"`
 	// Network rules. Without any, the defaults of its environment hold. What neither allows is denied, and a sandbox to
 	// which nothing is allowed has loopback only, for good. A project's ceiling bounds both.
