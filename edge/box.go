@@ -56,6 +56,7 @@ type box struct {
 	fullFrom             time.Time         // when its disk was first seen full, since it last had room
 	net                  reachability
 	secrets              map[string]string // as given at creation; nil after a restart of the edge
+	silentSince          lifecycle.Now     // since when the channel could not be opened in time; 0 = it is open, or was never tried
 	retry                lifecycle.Now     // when to try again to reach an instance that could not be recovered; 0 = no need
 }
 

@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"errors"
+	"os"
 	"time"
 
 	"github.com/opendsec/dsec/edge/record"
@@ -17,6 +18,8 @@ const (
 	doneWait         = 300 * time.Millisecond
 	reconnectTimeout = 500 * time.Millisecond
 	listTimeout      = 10 * time.Second
+	// answerTries is how often a sandbox that does not answer is tried again within Config.AnswerLimit.
+	answerTries = 24
 )
 
 // receiver gets what a dsec-init says over one connection.
@@ -69,7 +72,8 @@ func (r *receiver) command(id string) *command {
 }
 
 // channelLost is called when a connection has ended. If the machine has ended too, that is the sandbox's end;
-// if not, the channel is opened once more, and a dsec-init that does not answer has failed.
+// if not, the channel is opened once more: a dsec-init that refuses has failed, and one that takes too long is given more
+// time.
 func (b *box) channelLost(conn *aether.Conn, cause error) {
 	b.mu.Lock()
 	current := b.conn == conn
@@ -98,35 +102,90 @@ func (b *box) channelLost(conn *aether.Conn, cause error) {
 		b.agentWent(inst)
 		return
 	}
-	if err != nil {
-		b.lost(inst, errors.Join(cause, err))
-		return
+	if err == nil {
+		if err = b.attach(fresh); err != nil {
+			closeQuietly(fresh)
+		}
 	}
-	if err := b.attach(fresh); err != nil {
-		closeQuietly(fresh)
-		b.lost(inst, errors.Join(cause, err))
+	if err != nil {
+		b.unanswered(inst, errors.Join(cause, err))
 	}
 }
 
-// lost ends a sandbox whose dsec-init is gone.
-func (b *box) lost(inst sandbox.Instance, cause error) {
-	var f *sandbox.Failure
+// late tells errors of what did not answer in time.
+func late(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, sandbox.ErrDeadline)
+}
+
+// unanswered is called when the channel of a sandbox could not be opened. While its machine has not ended, and only takes its
+// time, that is tried again until AnswerLimit is over: a node without a processor to spare ends nothing.
+func (b *box) unanswered(inst sandbox.Instance, cause error) {
 	select {
 	case <-inst.Done():
-		f = inst.End()
+		b.lost(inst, cause)
+		return
 	default:
 	}
-	if f == nil {
-		f = sandbox.NewFailure(sandbox.KindInitKilled, "its dsec-init has ended")
-		if cause != nil {
-			f.Evidence = clip(cause.Error(), maxEvidence)
-		}
+	b.mu.Lock()
+	now := b.e.boot()
+	if b.silentSince == 0 {
+		b.silentSince = now
 	}
+	over := now-b.silentSince >= b.e.cfg.AnswerLimit
+	b.conn = nil
+	b.mu.Unlock()
+	if !late(cause) || over {
+		b.lost(inst, cause)
+		return
+	}
+	b.e.log.Warn("a sandbox does not answer; it is tried again", "sandbox", b.id, "err", cause)
+	b.e.spawn(func() {
+		select {
+		case <-inst.Done():
+			b.lost(inst, cause)
+		case <-time.After(b.e.cfg.AnswerLimit / answerTries):
+			b.join(inst)
+		case <-b.gone:
+		case <-b.e.closing:
+		}
+	})
+}
+
+// lost ends a sandbox whose dsec-init is gone, or has not answered for too long.
+func (b *box) lost(inst sandbox.Instance, cause error) {
+	f := verdict(inst, cause)
 	ctx, cancel := context.WithTimeout(context.Background(), destroyTimeout)
 	defer cancel()
 	if err := b.stop(ctx, f); ignoreClosed(err) != nil {
 		b.e.log.Error("end a lost sandbox", "sandbox", b.id, "err", err)
 	}
+}
+
+// verdict tells why an instance that is lost has ended, or is ended now. A program of the platform's that does not answer is
+// no sandbox's doing.
+func verdict(inst sandbox.Instance, cause error) *sandbox.Failure {
+	select {
+	case <-inst.Done():
+		if f := inst.End(); f != nil {
+			return f
+		}
+	default:
+		if r, ok := inst.(sandbox.Responder); ok {
+			if err := r.Responds(context.Background()); err != nil {
+				f := sandbox.NewFailure(sandbox.KindVMMCrashed, "what runs the sandbox's machine has stopped to answer")
+				f.Evidence = clip(err.Error(), maxEvidence)
+				return f
+			}
+		}
+	}
+	f := sandbox.NewFailure(sandbox.KindInitKilled, "its dsec-init has ended")
+	if late(cause) {
+		f.Message = "its dsec-init does not answer"
+	}
+	if cause != nil {
+		f.Evidence = clip(cause.Error(), maxEvidence)
+	}
+	return f
 }
 
 // attach takes a new connection into use: it learns what dsec-init runs, goes on with each command's output

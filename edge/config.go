@@ -58,7 +58,9 @@ type Config struct {
 	Record    record.Options
 	Retention time.Duration // how long ended sandboxes are kept; 1 h
 	RetainMax int           // ended sandboxes kept; 10,000
-	KeepAlive time.Duration // between keepalives of idle streams; 20 s
+	// AnswerLimit is how long a sandbox whose machine runs may leave its channel unanswered until it is ended; 2 min.
+	AnswerLimit time.Duration
+	KeepAlive   time.Duration // between keepalives of idle streams; 20 s
 
 	Clock Clock
 }
@@ -85,6 +87,7 @@ func (c *Config) defaults() error {
 	c.MaxQueue = cmp.Or(c.MaxQueue, 64)
 	c.Retention = cmp.Or(c.Retention, time.Hour)
 	c.RetainMax = cmp.Or(c.RetainMax, 10_000)
+	c.AnswerLimit = cmp.Or(c.AnswerLimit, 2*time.Minute)
 	c.KeepAlive = cmp.Or(c.KeepAlive, 20*time.Second)
 	if c.Clock.Wall == nil {
 		c.Clock.Wall = time.Now

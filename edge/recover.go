@@ -253,11 +253,28 @@ func (b *box) reach(ctx context.Context) {
 	}
 	b.mu.Lock()
 	b.inst = inst
-	paused := b.machine.State() == sandbox.StatePaused
 	b.mu.Unlock()
 	b.restoreNetwork(ctx, inst)
-	b.openGroups(inst)
+	b.join(inst)
+}
+
+// join connects to an instance that was found, and makes it what the record says.
+func (b *box) join(inst sandbox.Instance) {
+	ctx, cancel := context.WithTimeout(context.Background(), recoverTimeout)
+	defer cancel()
+	if err := b.lock(ctx); err != nil { // what is settled below must not change meanwhile
+		b.unanswered(inst, err)
+		return
+	}
+	defer b.unlock()
+	if err := b.openGroups(ctx, inst); err != nil {
+		b.unanswered(inst, err)
+		return
+	}
 	b.sweepGroups(inst)
+	b.mu.Lock()
+	paused := b.machine.State() == sandbox.StatePaused
+	b.mu.Unlock()
 	conn, err := inst.Connect(ctx)
 	if b.isBare(err) {
 		b.mu.Lock()
@@ -267,42 +284,74 @@ func (b *box) reach(ctx context.Context) {
 		b.settle(ctx, inst, paused)
 		return
 	}
+	if err == nil {
+		if err = b.attach(conn); err != nil {
+			closeQuietly(conn)
+		}
+	}
 	if err != nil {
-		b.lost(inst, err)
-		return
-	}
-	if err := b.attach(conn); err != nil {
-		b.lost(inst, err)
-		return
-	}
-	b.settle(ctx, inst, paused)
-}
-
-// openGroups finds the control groups of the commands and sessions that run.
-func (b *box) openGroups(inst sandbox.Instance) {
-	if !b.backend.Capabilities().CommandGroup {
+		b.unanswered(inst, err)
 		return
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.silentSince = 0
+	b.mu.Unlock()
+	b.settle(ctx, inst, paused)
+}
+
+// openGroups finds the control groups of the commands and sessions that run. Error: the machine does not answer in time.
+func (b *box) openGroups(ctx context.Context, inst sandbox.Instance) error {
+	if !b.backend.Capabilities().CommandGroup {
+		return nil
+	}
+	b.mu.Lock()
+	var sessions []*session
 	for _, s := range b.sessions {
-		if g, err := inst.OpenGroup(s.groupName()); err == nil && s.end == nil {
+		if s.end == nil && s.group == nil {
+			sessions = append(sessions, s)
+		}
+	}
+	var commands []*command
+	for _, c := range b.commands {
+		if c.session == nil {
+			commands = append(commands, c)
+		}
+	}
+	b.mu.Unlock()
+	open := func(name string) (sandbox.Group, error) {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		g, err := inst.OpenGroup(name)
+		if err != nil && !late(err) {
+			b.e.log.Debug("find a control group", "sandbox", b.id, "group", name, "err", err)
+			return nil, nil
+		}
+		return g, err
+	}
+	for _, s := range sessions {
+		g, err := open(s.groupName())
+		if err != nil {
+			return err
+		}
+		b.mu.Lock()
+		if g != nil {
 			s.group = g
 		}
+		b.mu.Unlock()
 	}
-	for _, c := range b.commands {
-		if c.session != nil {
-			continue
-		}
-		g, err := inst.OpenGroup(c.id)
+	for _, c := range commands {
+		g, err := open(c.id)
 		if err != nil {
-			b.e.log.Debug("find a command's control group", "sandbox", b.id, "command", c.id, "err", err)
-			continue
+			return err
 		}
 		c.mu.Lock()
-		c.group = g
+		if g != nil {
+			c.group = g
+		}
 		c.mu.Unlock()
 	}
+	return nil
 }
 
 // sweepGroups removes the control groups of commands that ended before the restart; those in which a process lives on

@@ -79,6 +79,12 @@ type DiskMeter interface {
 	DiskFull(ctx context.Context) (own, shared bool, err error)
 }
 
+// Responder is an optional ability of an Instance whose sandbox runs inside a program of the platform's (QEMU, for instance):
+// telling whether that one answers. What does not answer while it does is inside the sandbox.
+type Responder interface {
+	Responds(ctx context.Context) error
+}
+
 // Booter is an optional ability of an Instance: telling, after Create, how it came up: "warm", it was ready; "clone", of
 // one that had booted before; "cold", it booted; "snapshot", it goes on from one.
 type Booter interface {

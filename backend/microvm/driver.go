@@ -177,6 +177,9 @@ func (d *Driver) Recover(ctx context.Context, id sandbox.ID, handle []byte) (san
 	have := d.instances[id]
 	d.mu.Unlock()
 	if have != nil { // the edge was started again, the driver was not
+		if err := have.wakeAgain(ctx); err != nil {
+			return nil, fmt.Errorf("recover %s: %w: %w", id, sandbox.ErrUnavailable, err)
+		}
 		return have, nil
 	}
 	r, err := d.load(id)

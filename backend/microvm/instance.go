@@ -211,6 +211,42 @@ func (i *instance) wake(ctx context.Context) error {
 	}
 }
 
+// respondTimeout bounds how long QEMU itself may take to answer.
+const respondTimeout = 5 * time.Second
+
+// Responds implements sandbox.Responder: what QEMU does not answer is not the guest's doing.
+func (i *instance) Responds(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, respondTimeout)
+	defer cancel()
+	if _, err := i.status(ctx); err != nil {
+		return fmt.Errorf("QEMU's monitor does not answer: %w", err)
+	}
+	return nil
+}
+
+// wakeAgain is wake for a machine whose monitor this process has: where that is silent or gone it is opened again, once.
+func (i *instance) wakeAgain(ctx context.Context) error {
+	err := i.Responds(ctx)
+	if err != nil && ctx.Err() == nil {
+		i.mu.Lock()
+		old := i.monitor
+		i.mu.Unlock()
+		if old != nil {
+			old.Close() // QEMU serves one at a time
+		}
+		err = i.attachMonitor(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	status, err := i.status(ctx)
+	if err == nil && over(status) {
+		i.stopped(ctx)
+		return nil // its end is known
+	}
+	return i.wake(ctx)
+}
+
 func (i *instance) connect(ctx context.Context) (*aether.Conn, error) {
 	i.connecting.Lock()
 	defer i.connecting.Unlock()

@@ -5,7 +5,7 @@ import "github.com/opendsec/dsec/guest/wire"
 // serve is the reader.
 func (c *Conn) serve(h Handler) {
 	c.fail(c.read(h))
-	c.w.flushers.Wait()
+	c.w.wait()
 	h.Closed(c.reason())
 }
 

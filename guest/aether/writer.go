@@ -23,6 +23,7 @@ type writer struct {
 	acks     map[string]int64
 	releases []string
 	flushing bool
+	over     bool // nobody starts one any more: the end waits for those there are
 
 	releasing bool // a timer will look at releases
 	flushers  sync.WaitGroup
@@ -181,7 +182,7 @@ const (
 
 // kick starts the flusher when there is none. mu is held, and released.
 func (w *writer) kick() {
-	start := !w.flushing && w.c.live()
+	start := !w.flushing && !w.over && w.c.live()
 	if start {
 		w.flushing = true
 		w.flushers.Add(1)
@@ -190,6 +191,14 @@ func (w *writer) kick() {
 	if start {
 		go w.flush()
 	}
+}
+
+// wait waits for the flusher of a connection that has ended.
+func (w *writer) wait() {
+	w.mu.Lock()
+	w.over = true
+	w.mu.Unlock()
+	w.flushers.Wait()
 }
 
 func (w *writer) flush() {
