@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -70,7 +71,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if _, err := b.node.Client.UploadLayer(ctx, up, bytes.NewReader(fullvmtest.Echo("ready")), nil); err != nil {
 		return err
 	}
-	if err := errors.Join(b.creations(ctx), b.screen(ctx), b.agent(ctx)); err != nil {
+	if err := errors.Join(b.first(ctx, "fullvm_cold_boot", "fullvm_first_screenshot", "echo", small, 4<<20, b.boots), b.screen(ctx), b.agent(ctx)); err != nil {
 		return err
 	}
 	if err := measure.Print(os.Stdout, b.rows); err != nil {
@@ -111,20 +112,67 @@ func (b *bench) times(ctx context.Context, name string, n int, f func() error) e
 
 const small = 64 << 20
 
-// creations measures a machine's creation up to what is on its disk, and up to its first picture.
-func (b *bench) creations(ctx context.Context) error {
+// first measures machines up to their first picture: of a base, and of a snapshot of one of those.
+func (b *bench) first(ctx context.Context, cold, saved, base string, memory, disk int64, n int) error {
 	var made []string
-	err := b.times(ctx, "fullvm_cold_boot", b.boots, func() error {
-		id, err := b.create(ctx, "echo", small, 4<<20)
+	picture := func(id string, err error) error {
+		if err != nil {
+			return err
+		}
 		made = append(made, id)
+		_, err = b.node.Client.Screens.TakeScreenshot(ctx, &dsecv1.TakeScreenshotRequest{SandboxId: id})
 		return err
-	})
-	for _, id := range made {
-		if id != "" {
+	}
+	clear := func(all []string) (err error) {
+		for _, id := range all {
 			err = errors.Join(err, b.stop(ctx, id))
 		}
+		return err
+	}
+	if err := b.times(ctx, cold, n, func() error {
+		err := picture(b.create(ctx, base, memory, disk))
+		if last := len(made) - 1; last > 0 { // one at a time
+			err = errors.Join(err, clear(made[:last]))
+			made = made[last:]
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	begin := time.Now()
+	shot, err := b.node.Client.Snapshots.CreateSnapshot(ctx, &dsecv1.CreateSnapshotRequest{SandboxId: made[0]})
+	if err != nil {
+		return errors.Join(err, clear(made))
+	}
+	b.rows = append(b.rows, measure.FromDurations(strings.Replace(saved, "_first_screenshot", "_snapshot", 1), []time.Duration{time.Since(begin)}, 0))
+	id := shot.GetSnapshot().GetId()
+	err = b.times(ctx, saved, n, func() error {
+		err := picture(b.from(ctx, id))
+		if last := len(made) - 1; last > 0 {
+			err = errors.Join(err, clear(made[last:]))
+			made = made[:last]
+		}
+		return err
+	})
+	err = errors.Join(err, clear(made))
+	if _, derr := b.node.Client.Snapshots.DeleteSnapshot(ctx, &dsecv1.DeleteSnapshotRequest{SnapshotId: id}); err == nil {
+		err = derr
+	}
+	if err == nil {
+		b.rows[len(b.rows)-1].Ratio(b.rows[len(b.rows)-3])
 	}
 	return err
+}
+
+// from makes a machine that goes on from a snapshot.
+func (b *bench) from(ctx context.Context, snapshot string) (string, error) {
+	boxes, err := b.node.Client.Create(ctx, &dsecv1.CreateSandboxRequest{Count: 1, Spec: &dsecv1.SandboxSpec{
+		Environment: &dsecv1.Environment{Snapshot: snapshot}, TtlSeconds: proto.Float64(3600), CreateTimeoutSeconds: proto.Float64(900),
+	}})
+	if err != nil {
+		return "", err
+	}
+	return boxes[0].GetId(), nil
 }
 
 // screen measures what is done to a screen.
@@ -171,6 +219,9 @@ func (b *bench) agent(ctx context.Context) error {
 		return err
 	}
 	if _, err := b.node.Client.UploadLayer(ctx, client.Upload{Kind: "base", Name: "system", Format: "disk", Agent: true}, f, nil); err != nil {
+		return err
+	}
+	if err := b.first(ctx, "fullvm_system_cold_boot", "fullvm_system_first_screenshot", "system", 512<<20, st.Size(), min(b.boots, 3)); err != nil {
 		return err
 	}
 	command := func(id string) error {
