@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/backend/microvm/qmp"
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -75,7 +76,10 @@ func (i *instance) stopped(ctx context.Context) {
 
 // exited is called when QEMU has ended.
 func (i *instance) exited() {
-	f := sandbox.NewFailure(sandbox.KindVMMCrashed, "QEMU of the full VM ended")
+	i.mu.Lock()
+	p := i.pidfd
+	i.mu.Unlock()
+	f := sandbox.NewFailure(sandbox.KindVMMCrashed, "QEMU of the full VM ended%s", qemu.HowEnded(p))
 	if n, err := i.groups.OOMKills(); err == nil && n > 0 {
 		f.Message += ": it was killed for its memory"
 	}

@@ -209,4 +209,12 @@ func TestAgentSnapshot(t *testing.T) {
 	grand.WantShell("uname -n; "+reachScript(inet.One), grand.ID+"\nreached\n")
 	n.Restart()
 	grand.WantShell("uname -n; "+reachScript(inet.One), grand.ID+"\nreached\n")
+	// A system of a snapshot restarts like any other: its interface is reset by that.
+	const boot = "cat /proc/sys/kernel/random/boot_id"
+	first := string(grand.Shell(boot).Stdout)
+	grand.Detach(&dsecv1.CommandSpec{Shell: "sync; sleep 1; echo b >/proc/sysrq-trigger"})
+	sandboxtest.Eventually(t, "the system is back, with its network", func() bool {
+		r, err := n.Commands.Exec(grand.Ctx, &dsecv1.ExecRequest{SandboxId: grand.ID, Command: &dsecv1.CommandSpec{Shell: boot + "; " + reachScript(inet.One)}})
+		return err == nil && strings.HasSuffix(string(r.Stdout), "\nreached\n") && !strings.HasPrefix(string(r.Stdout), first)
+	})
 }

@@ -98,12 +98,12 @@ func (m *hardware) args() []string {
 		"-blockdev", blockdev(map[string]any{"driver": "qcow2", "node-name": "disk", "backing": "image", "discard": "unmap", "file": own}),
 		"-device", "virtio-blk-pci,drive=disk,serial=disk,bootindex=1",
 	)
-	if m.mac != "" { // without a ROM: it starts from its disk
+	if m.mac != "" { // without a ROM: it starts from its disk; as to announcing, see the microVM's
 		net := "hubport,id=nic,hubid=0" // which leads nowhere
 		if m.tap {
 			net = "tap,id=nic,fd=" + strconv.Itoa(tapFD)
 		}
-		a = append(a, "-netdev", net, "-device", "virtio-net-pci,netdev=nic,romfile=,mac="+m.mac)
+		a = append(a, "-netdev", net, "-device", "virtio-net-pci,netdev=nic,romfile=,guest_announce=off,mac="+m.mac)
 	}
 	if m.seed { // the last of the disks, so that the first is named as without it
 		a = append(a, "-device", "virtio-blk-pci,drive=seed,serial="+seedLabel)

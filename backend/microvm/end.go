@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/backend/microvm/qmp"
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/guest/machine"
-	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -94,28 +94,12 @@ func (i *instance) exited() {
 	i.finish(f)
 }
 
-// exitWait bounds what is waited for whoever waits for a QEMU: its parent, or the first process of the node.
-const exitWait = 100 * time.Millisecond
-
-// how tells how QEMU ended, where the kernel tells: " by signal 9 (killed)".
+// how tells how QEMU ended, where the kernel tells.
 func (i *instance) how() string {
 	i.mu.Lock()
 	p := i.pidfd
 	i.mu.Unlock()
-	if p == nil {
-		return ""
-	}
-	for deadline := time.Now().Add(exitWait); ; time.Sleep(time.Millisecond) {
-		st, err := linux.ExitStatus(p)
-		switch {
-		case err == nil && st.Signaled():
-			return fmt.Sprintf(" by signal %d (%v)", st.Signal(), st.Signal())
-		case err == nil:
-			return fmt.Sprintf(" with %d", st.ExitStatus())
-		case time.Now().After(deadline):
-			return ""
-		}
-	}
+	return qemu.HowEnded(p)
 }
 
 // finish marks the end; the first reason stays. After Destroy there is none.

@@ -1,0 +1,30 @@
+package qemu
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/opendsec/dsec/internal/linux"
+)
+
+// exitWait bounds what is waited for whoever waits for a QEMU: its parent, or the first process of the node.
+const exitWait = 100 * time.Millisecond
+
+// HowEnded tells how a QEMU ended, where the kernel tells: " by signal 9 (killed)"; p is its descriptor.
+func HowEnded(p *os.File) string {
+	if p == nil {
+		return ""
+	}
+	for deadline := time.Now().Add(exitWait); ; time.Sleep(time.Millisecond) {
+		st, err := linux.ExitStatus(p)
+		switch {
+		case err == nil && st.Signaled():
+			return fmt.Sprintf(" by signal %d (%v)", st.Signal(), st.Signal())
+		case err == nil:
+			return fmt.Sprintf(" with %d", st.ExitStatus())
+		case time.Now().After(deadline):
+			return ""
+		}
+	}
+}
