@@ -258,8 +258,9 @@ func (a *sandboxAPI) GetSandboxStats(ctx context.Context, req *dsecv1.GetSandbox
 	if err != nil {
 		return nil, wireError(err)
 	}
-	_, inst, err := b.channel()                                                 // of a paused one too: reading wakes nothing
-	if err != nil && (inst == nil || !errors.Is(err, sandbox.ErrUnsupported)) { // the node has figures of one without an agent
+	_, inst, err := b.channel() // of a paused one too: reading wakes nothing
+	// The node has figures of one without an agent, and of one that is put away.
+	if s := saver(inst); err != nil && (inst == nil || !errors.Is(err, sandbox.ErrUnsupported) && (s == nil || b.state() != sandbox.StatePaused)) {
 		return nil, wireError(err)
 	}
 	s, err := inst.Stats(ctx)
@@ -269,6 +270,6 @@ func (a *sandboxAPI) GetSandboxStats(ctx context.Context, req *dsecv1.GetSandbox
 	return &dsecv1.GetSandboxStatsResponse{Stats: &dsecv1.SandboxStats{
 		At: stamp(s.At), CpuUsageUsec: s.CPUUsage.Microseconds(), MemoryBytes: s.MemoryBytes, MemoryPeakBytes: s.MemoryPeakBytes,
 		MemoryLimitBytes: s.MemoryLimitBytes, DiskBytes: s.DiskBytes, DiskLimitBytes: s.DiskLimitBytes, Pids: s.Pids,
-		PidsLimit: s.PidsLimit, OomKills: s.OOMKills,
+		PidsLimit: s.PidsLimit, OomKills: s.OOMKills, SavedBytes: s.SavedBytes,
 	}}, nil
 }

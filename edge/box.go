@@ -55,9 +55,13 @@ type box struct {
 	faultsSeen           time.Time         // up to when they are
 	fullFrom             time.Time         // when its disk was first seen full, since it last had room
 	net                  reachability
-	secrets              map[string]string // as given at creation; nil after a restart of the edge
-	silentSince          lifecycle.Now     // since when the channel could not be opened in time; 0 = it is open, or was never tried
-	retry                lifecycle.Now     // when to try again to reach an instance that could not be recovered; 0 = no need
+	secrets              map[string]string  // as given at creation; nil after a restart of the edge
+	saveAt               lifecycle.Now      // when to put a paused one away; 0 = no need
+	stopSave             context.CancelFunc // of its being put away, under way
+	watched              bool               // its machine's end is told without the channel
+	ungrouped            bool               // groups of commands were not looked for after a restart
+	silentSince          lifecycle.Now      // since when the channel could not be opened in time; 0 = it is open, or was never tried
+	retry                lifecycle.Now      // when to try again to reach an instance that could not be recovered; 0 = no need
 }
 
 func (e *Edge) newBox(backend sandbox.Backend, log *record.Log) *box {
@@ -86,6 +90,9 @@ func (b *box) arm() {
 	if b.retry != 0 && (!ok || b.retry < at) {
 		at, ok = b.retry, true
 	}
+	if b.saveAt != 0 && (!ok || b.saveAt < at) {
+		at, ok = b.saveAt, true
+	}
 	if b.machine.State() == sandbox.StateStopped {
 		left := b.e.cfg.Retention - b.e.cfg.Clock.Wall().Sub(b.endedAt)
 		at, ok = b.e.boot()+min(max(left, 0), b.e.cfg.Retention), true
@@ -112,6 +119,10 @@ func (b *box) fire() {
 	if b.retry != 0 && b.e.boot() >= b.retry {
 		b.retry = 0
 		b.e.spawn(func() { b.recoverAgain() })
+	}
+	if b.saveAt != 0 && b.e.boot() >= b.saveAt {
+		b.saveAt = 0
+		b.e.spawn(b.putAway)
 	}
 	_ = b.step(lifecycle.Tick{})
 	b.mu.Unlock()
@@ -148,7 +159,7 @@ func (b *box) proto() *dsecv1.Sandbox {
 		CreatedAt: stamp(b.at), ReadyAt: stamp(b.readyAt), EndedAt: stamp(b.endedAt),
 		End: failureProto(b.machine.Failure()), Layers: b.created.Layers, SecretNames: b.created.SecretNames,
 		Edge: string(b.e.cfg.ID), RunningCommands: int32(len(b.commands)), Network: b.net.proto(),
-		Snapshots: b.created.Snapshots,
+		Snapshots: b.created.Snapshots, Saved: b.saved(),
 	}
 	if at, ok := b.machine.Expiry(); ok {
 		s.ExpiresAt = stamp(b.e.cfg.Clock.Wall().Add(at - b.e.boot()))
@@ -193,6 +204,11 @@ func (b *box) reachable() error {
 
 // lock takes the turn to change the state.
 func (b *box) lock(ctx context.Context) error {
+	b.mu.Lock()
+	if b.stopSave != nil {
+		b.stopSave()
+	}
+	b.mu.Unlock()
 	select {
 	case b.turn <- struct{}{}:
 		return nil

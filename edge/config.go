@@ -55,7 +55,11 @@ type Config struct {
 	MaxSessions int // 64
 	MaxQueue    int // commands waiting in one session; 64
 
-	Record    record.Options
+	Record record.Options
+	// PauseKeepsMemory is how long a paused sandbox keeps its memory before it is put on disk, where its backend can; 30 s,
+	// negative: always.
+	PauseKeepsMemory time.Duration
+
 	Retention time.Duration // how long ended sandboxes are kept; 1 h
 	RetainMax int           // ended sandboxes kept; 10,000
 	// AnswerLimit is how long a sandbox whose machine runs may leave its channel unanswered until it is ended; 2 min.
@@ -85,6 +89,7 @@ func (c *Config) defaults() error {
 	c.MaxCommands = cmp.Or(c.MaxCommands, 1024)
 	c.MaxSessions = cmp.Or(c.MaxSessions, 64)
 	c.MaxQueue = cmp.Or(c.MaxQueue, 64)
+	c.PauseKeepsMemory = cmp.Or(c.PauseKeepsMemory, 30*time.Second)
 	c.Retention = cmp.Or(c.Retention, time.Hour)
 	c.RetainMax = cmp.Or(c.RetainMax, 10_000)
 	c.AnswerLimit = cmp.Or(c.AnswerLimit, 2*time.Minute)

@@ -62,7 +62,11 @@ func (b *box) freeze(ctx context.Context, due bool) error {
 			return nil
 		}
 		defer b.mu.Unlock()
-		return b.changedLocked(&record.Entry{Body: &record.Entry_Paused{Paused: &record.Paused{}}}, lifecycle.Paused{})
+		if err := b.changedLocked(&record.Entry{Body: &record.Entry_Paused{Paused: &record.Paused{}}}, lifecycle.Paused{}); err != nil {
+			return err
+		}
+		b.saveLater(0)
+		return nil
 	})
 }
 
@@ -87,9 +91,15 @@ var errPaused = fmt.Errorf("requests do not wake it (manual_resume): %w", sandbo
 // resume thaws it. Idempotent.
 func (b *box) resume(ctx context.Context) error {
 	return b.change(ctx, sandbox.StateRunning, func(ctx context.Context, inst sandbox.Instance) error {
+		if err := b.bringBack(ctx, inst); err != nil {
+			return err
+		}
 		if err := inst.Resume(ctx); err != nil {
 			return err
 		}
+		b.mu.Lock()
+		b.saveAt = 0
+		b.mu.Unlock()
 		b.holdTimeouts(ctx, false)
 		return b.changed(&record.Entry{Body: &record.Entry_Resumed{Resumed: &record.Resumed{}}}, lifecycle.Resumed{})
 	})
@@ -132,7 +142,11 @@ func (b *box) change(ctx context.Context, to sandbox.State, do func(context.Cont
 	if err != nil || state == to {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), freezeTimeout)
+	limit := freezeTimeout
+	if saver(inst) != nil && to == sandbox.StateRunning {
+		limit = restoreTimeout
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	if err := do(ctx, inst); err != nil {
 		return fmt.Errorf("bring sandbox %s to %s: %w", b.id, to, err)

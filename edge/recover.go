@@ -267,6 +267,14 @@ func (b *box) join(inst sandbox.Instance) {
 		return
 	}
 	defer b.unlock()
+	if s := saver(inst); s != nil && s.Saved() && b.state() == sandbox.StatePaused {
+		b.mu.Lock()
+		b.ungrouped = true // whoever resumes it looks for them
+		_ = b.step(lifecycle.Tick{})
+		b.mu.Unlock()
+		b.watchEnd(inst)
+		return
+	}
 	if err := b.openGroups(ctx, inst); err != nil {
 		b.unanswered(inst, err)
 		return
@@ -401,6 +409,9 @@ func (b *box) settle(ctx context.Context, inst sandbox.Instance, paused bool) {
 		}
 	}
 	b.mu.Lock()
+	if paused {
+		b.saveLater(0)
+	}
 	_ = b.step(lifecycle.Tick{}) // what fell due meanwhile
 	b.mu.Unlock()
 }

@@ -83,7 +83,13 @@ func (b *box) take(ctx context.Context, of snapshotOf) (*snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := b.fill(ctx, x, inst, state == sandbox.StatePaused); err != nil {
+	err = b.fill(ctx, x, inst, state == sandbox.StatePaused)
+	if state == sandbox.StatePaused { // it may have been put away, and is not any more
+		b.mu.Lock()
+		b.saveLater(0)
+		b.mu.Unlock()
+	}
+	if err != nil {
 		b.e.snapshots.release(x)
 		return nil, err
 	}

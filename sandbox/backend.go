@@ -18,6 +18,7 @@ type Capabilities struct {
 	Snapshot     bool // disks of running instances can be kept: the Backend is a Snapshotter
 	// Memory: snapshots hold memory and processes as well; each stands alone, with all that its sandbox has changed.
 	Memory    bool
+	Saves     bool // instances are a Saver
 	Real      bool // runs real programs (the fake does not)
 	NoAgent   bool // instances may have no dsec-init inside: Connect then returns ErrUnsupported
 	Screen    bool // instances have a screen: they are a Screen
@@ -89,6 +90,17 @@ type Responder interface {
 // one that had booted before; "cold", it booted; "snapshot", it goes on from one.
 type Booter interface {
 	Boot() string
+}
+
+// Saver is an optional ability of an Instance: a paused one may be without a process, its memory on disk instead of the
+// node's. It is no end: Done stays open.
+type Saver interface {
+	// Save ends what runs of a paused instance, whose connections end with it; bytes is what its memory takes on disk.
+	// After an error, its context's end included, it is paused as before, but may not be connected. Errors: ErrExhausted
+	// where the disk has no room.
+	Save(ctx context.Context) (bytes int64, err error)
+	// Saved tells whether it is so. Connect and Resume bring it back; after an error of theirs it is saved as before.
+	Saved() bool
 }
 
 // LateAgent is an optional ability of an Instance, where Capabilities.NoAgent: telling when an agent is there that Connect

@@ -82,4 +82,5 @@ type Stats struct {
 	Pids             int64
 	PidsLimit        int64
 	OOMKills         int64
+	SavedBytes       int64 // of memory on disk, while a Saver is saved
 }

@@ -49,7 +49,7 @@ func (b *Backend) Name() sandbox.BackendName { return sandbox.BackendFake }
 
 // Capabilities implements sandbox.Backend.
 func (b *Backend) Capabilities() sandbox.Capabilities {
-	return sandbox.Capabilities{Pause: true, Ports: true}
+	return sandbox.Capabilities{Pause: true, Ports: true, Saves: true}
 }
 
 // Create implements sandbox.Backend.

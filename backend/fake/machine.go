@@ -22,6 +22,7 @@ type Machine struct {
 	mu       sync.Mutex
 	thawed   sync.Cond // signalled when paused or dead changes
 	paused   bool
+	saved    bool
 	dead     bool
 	end      *sandbox.Failure
 	epoch    uint64
@@ -60,6 +61,7 @@ func (m *Machine) Connect(ctx context.Context) (*aether.Conn, error) {
 		m.mu.Unlock()
 		return nil, fmt.Errorf("fake machine %s has ended: %w", m.id, sandbox.ErrUnavailable)
 	}
+	m.saved = false
 	m.epoch++
 	epoch, old := m.epoch, m.peer
 	ours, theirs := net.Pipe()
@@ -105,6 +107,7 @@ func (m *Machine) setPaused(operation string, v bool) error {
 		return fmt.Errorf("fake machine %s has ended: %w", m.id, sandbox.ErrUnavailable)
 	}
 	m.paused = v
+	m.saved = m.saved && v
 	m.thawed.Broadcast()
 	return nil
 }

@@ -195,7 +195,7 @@ func (d *Driver) settle(ctx context.Context, i *instance, boot string, spec *san
 	}
 	d.observe("disk", t)
 	t = time.Now()
-	i.limits.Disk, i.limits.Memory, i.limits.Pids = spec.Limits.DiskBytes, spec.Limits.MemoryBytes, spec.Limits.Pids
+	i.limits.Disk, i.limits.Memory, i.limits.Pids, i.limits.Layers = spec.Limits.DiskBytes, spec.Limits.MemoryBytes, spec.Limits.Pids, spec.Layers
 	if err := d.save(&i.limits); err != nil {
 		return err
 	}

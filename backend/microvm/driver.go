@@ -153,7 +153,7 @@ func (d *Driver) Name() sandbox.BackendName { return sandbox.BackendMicroVM }
 // Capabilities of machines.
 func (d *Driver) Capabilities() sandbox.Capabilities {
 	return sandbox.Capabilities{Pause: true, Terminal: true, Ports: true, DiskQuota: true, CommandGroup: true, Real: true,
-		Snapshot: true, Memory: true, Network: d.cfg.Network != nil}
+		Snapshot: true, Memory: true, Saves: true, Network: d.cfg.Network != nil}
 }
 
 // Warm counts machines that are ready to be claimed.
@@ -186,9 +186,15 @@ func (d *Driver) Recover(ctx context.Context, id sandbox.ID, handle []byte) (san
 	if err != nil {
 		return nil, err
 	}
+	if r.Saved {
+		return d.recoverSaved(r)
+	}
 	p, err := r.process()
 	if err != nil {
 		return nil, err
+	}
+	if err := d.removeSaved(id); err != nil { // it was being put away, or has just been brought back
+		d.log.Warn("files of a machine that runs are left until it ends", "id", id, "err", err)
 	}
 	i, err := d.newInstance(r, p)
 	if err != nil {
@@ -209,6 +215,23 @@ func (d *Driver) Recover(ctx context.Context, id sandbox.ID, handle []byte) (san
 		return nil, fmt.Errorf("recover %s: %w: %w", id, sandbox.ErrUnavailable, err)
 	}
 	i.own()
+	return i, nil
+}
+
+// recoverSaved finds a machine that was put away. What an edge that was killed had begun to bring back ends.
+func (d *Driver) recoverSaved(r *record) (sandbox.Instance, error) {
+	i, err := d.newInstance(r, nil)
+	if err != nil {
+		return nil, err
+	}
+	if r.Net {
+		d.places.Claim(r.Slot)
+	}
+	i.own()
+	if err := i.endQEMU(); err != nil {
+		i.forget()
+		return nil, fmt.Errorf("recover %s: %w: %w", r.ID, sandbox.ErrUnavailable, err)
+	}
 	return i, nil
 }
 

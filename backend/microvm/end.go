@@ -85,7 +85,13 @@ func (i *instance) stopped(ctx context.Context) {
 }
 
 // exited is called when QEMU has ended.
-func (i *instance) exited() {
+func (i *instance) exited(p *os.File) {
+	i.mu.Lock()
+	other := i.saved || i.pidfd != p // put away, and the process one before
+	i.mu.Unlock()
+	if other {
+		return
+	}
 	f := sandbox.NewFailure(sandbox.KindVMMCrashed, "QEMU of the sandbox's machine ended%s", i.how())
 	if n, err := i.groups.OOMKills(); err == nil && n > 0 {
 		f.Message += ": it was killed for its memory"

@@ -32,6 +32,7 @@ type instance struct {
 	boot string // how it came up: bootWarm and so on
 
 	connecting sync.Mutex // of Connect: the channel has one user at a time
+	moving     sync.Mutex // while it is put away or brought back; before mu
 
 	// Of a machine that was not booted for its environment: how often its disks were filled, and the nodes in them. They are
 	// its maker's.
@@ -48,6 +49,12 @@ type instance struct {
 	ended     bool
 	destroyed bool
 	owned     bool // a sandbox's: its creation has succeeded
+	saved     bool // it is put away: QEMU does not run
+	stopMove  context.CancelFunc
+
+	// What its slot is under, for the next tap; under moving.
+	policy     sandbox.NetworkPolicy // nil = none yet
+	generation uint64
 }
 
 // How machines come up.
@@ -73,19 +80,22 @@ func (i *instance) isOwned() bool {
 	return i.owned
 }
 
-// newInstance makes an instance of a QEMU that runs; from here on its end is the instance's.
+// newInstance makes an instance of a QEMU that runs, whose end is the instance's from here on, or of one that is put away: nil.
 func (d *Driver) newInstance(r *record, pidfd *os.File) (*instance, error) {
 	groups, err := d.groups(r.ID)
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{d: d, id: r.ID, limits: *r, groups: groups, done: make(chan struct{}), pidfd: pidfd, filled: map[string]string{}}
+	i := &instance{d: d, id: r.ID, limits: *r, groups: groups, done: make(chan struct{}), pidfd: pidfd, filled: map[string]string{}, saved: r.Saved}
 	d.mu.Lock()
 	d.instances[i.id] = i
 	d.mu.Unlock()
-	if err := d.watch.Add(pidfd, func() { go i.exited() }); err != nil {
+	if r.Saved {
+		return i, nil
+	}
+	if err := d.watch.Add(pidfd, func() { go i.exited(pidfd) }); err != nil {
 		d.log.Error("cannot watch a machine", "err", err)
-		go i.exited()
+		go i.exited(pidfd)
 	}
 	return i, nil
 }
@@ -168,6 +178,9 @@ func (i *instance) Handle() []byte { return []byte(i.id) }
 func (i *instance) control() (*controlConn, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	if i.saved {
+		return nil, fmt.Errorf("machine %s: %w: it is paused, with its memory on disk", i.id, sandbox.ErrUnavailable)
+	}
 	if i.ctl == nil || i.ended {
 		return nil, fmt.Errorf("machine %s: %w: it has ended", i.id, sandbox.ErrUnavailable)
 	}
@@ -192,6 +205,9 @@ func (i *instance) Connect(ctx context.Context) (*aether.Conn, error) {
 // wake lets a machine go on that stands still, so that its first program answers; its commands stay frozen. An edge that was
 // killed while it saved the machine may have left QEMU with the end of that.
 func (i *instance) wake(ctx context.Context) error {
+	if err := i.bringBack(ctx); err != nil {
+		return err
+	}
 	for {
 		status, err := i.status(ctx)
 		if err != nil {
@@ -326,6 +342,9 @@ func (i *instance) ask(ctx context.Context, q *control.Request) (*control.Reply,
 // Pause stops the commands, so that whoever connects finds them stopped, and then the machine. On failure it is as
 // before.
 func (i *instance) Pause(ctx context.Context) error {
+	if i.Saved() {
+		return nil
+	}
 	if _, err := i.ask(ctx, &control.Request{Op: control.OpFreeze}); err != nil {
 		_, _ = i.ask(context.WithoutCancel(ctx), &control.Request{Op: control.OpThaw})
 		return fmt.Errorf("pause %s: %w", i.id, err)
@@ -339,6 +358,9 @@ func (i *instance) Pause(ctx context.Context) error {
 
 // Resume lets them go on, at the time that it is by now.
 func (i *instance) Resume(ctx context.Context) error {
+	if err := i.bringBack(ctx); err != nil {
+		return fmt.Errorf("resume %s: %w", i.id, err)
+	}
 	if err := i.run(ctx, "cont"); err != nil {
 		return fmt.Errorf("resume %s: %w", i.id, err)
 	}
@@ -366,6 +388,10 @@ func (i *instance) Stats(ctx context.Context) (sandbox.Stats, error) {
 		st.DiskBytes = s.Blocks * 512
 	}
 	st.DiskLimitBytes, st.MemoryLimitBytes, st.PidsLimit, st.Pids = i.limits.Disk, i.limits.Memory, i.limits.Pids, 0
+	if i.Saved() {
+		st.MemoryBytes, st.SavedBytes = 0, bytesOf(filepath.Join(i.d.savedDir(i.id), ramName))
+		return st, nil
+	}
 	status, err := i.status(ctx)
 	if err != nil || status != "running" {
 		return st, nil
@@ -398,6 +424,13 @@ func (i *instance) Destroy(context.Context) error {
 		return nil
 	}
 	i.destroyed = true
+	if i.stopMove != nil {
+		i.stopMove()
+	}
+	i.mu.Unlock()
+	i.moving.Lock() // nothing is started any more
+	defer i.moving.Unlock()
+	i.mu.Lock()
 	p := i.pidfd
 	i.mu.Unlock()
 	if p != nil {

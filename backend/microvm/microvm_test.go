@@ -86,10 +86,10 @@ func TestConformance(t *testing.T) {
 }
 
 // TestSmoke boots one machine: it outlives its edge, and its QEMU's end is told. The next is claimed, from those that are
-// ready since; it has a network.
+// ready since; it has a network, and keeps that while it is put away.
 func TestSmoke(t *testing.T) {
 	f, inet := netFactory(t, 1, "")
-	n := sandboxtest.Start(t, f, nil)
+	n := sandboxtest.Start(t, f, sandboxtest.Keeping(time.Nanosecond))
 	b := n.Create(t, nil)
 	b.WantShell("uname -r | grep -o cloud; cat /etc/hostname; ls /sys/class/net", "cloud\n"+b.ID+"\nlo\n")
 	wantBoot(t, b, "cold")
@@ -98,8 +98,11 @@ func TestSmoke(t *testing.T) {
 	w.WantShell("uname -n; cat /etc/hostname; stat -f -c %T /; "+inet.reach(inet.One)+"; "+inet.reach(inet.Other),
 		w.ID+"\n"+w.ID+"\noverlayfs\nreached\nnot reached\n")
 	wantBoot(t, w, "warm")
+	w.Pause()
+	w.AwaitSaved()
 	n.Restart()
 	b.WantShell("echo still here", "still here\n")
+	w.WantShell(inet.reach(inet.One)+"; "+inet.reach(inet.Other), "reached\nnot reached\n")
 	w.WantShell("echo still here", "still here\n")
 	st := b.Start(&dsecv1.StartCommandRequest{Command: &dsecv1.CommandSpec{Shell: "echo on; sleep 600"}})
 	st.Until("on\n")

@@ -58,6 +58,7 @@ func (i *instance) network(ctx context.Context, spec *sandbox.Spec) (*control.Ne
 	if err := linked.SetPolicy(n, slot, i.id, spec.NetworkGeneration, spec.Network); err != nil {
 		return nil, err
 	}
+	i.policy, i.generation = spec.Network, spec.NetworkGeneration
 	return &control.Network{End: n.End(slot), Resolvers: n.Resolvers()}, nil
 }
 
@@ -85,7 +86,36 @@ func (i *instance) SetNetwork(_ context.Context, generation uint64, p sandbox.Ne
 	if !i.limits.Net || i.d.cfg.Network == nil {
 		return fmt.Errorf("network of %s: %w: it was created without one; create it with a rule that allows something", i.id, sandbox.ErrFailedPrecondition)
 	}
-	return linked.SetPolicy(i.d.cfg.Network, i.limits.Slot, i.id, generation, p)
+	i.moving.Lock()
+	defer i.moving.Unlock()
+	if !i.Saved() { // else there is no link, and the next one is to be under it
+		if err := linked.SetPolicy(i.d.cfg.Network, i.limits.Slot, i.id, generation, p); err != nil {
+			return err
+		}
+	}
+	i.policy, i.generation = p, generation
+	return nil
+}
+
+// replug gives a machine that is brought back its place in the network again, under what it is to be under by now. Until that
+// is known all is denied.
+func (i *instance) replug(ctx context.Context) error {
+	n := i.d.cfg.Network
+	if !i.limits.Net || n == nil {
+		return nil
+	}
+	tap, err := n.AttachTap(i.limits.Slot)
+	if err != nil {
+		return err
+	}
+	defer tap.Close()
+	if err := i.plug(ctx, tap); err != nil {
+		return fmt.Errorf("network of %s: %w", i.id, err)
+	}
+	if i.policy == nil {
+		return nil
+	}
+	return linked.SetPolicy(n, i.limits.Slot, i.id, i.generation, i.policy)
 }
 
 // unplug takes the place of a machine whose QEMU has ended out of the network, if it has one.

@@ -31,6 +31,9 @@ type record struct {
 	CPUs  int   `json:"cpus,omitempty"`
 	RAM   int64 `json:"ram,omitempty"`
 	Slots int   `json:"slots,omitempty"`
+	// What it is brought back with, once it is put away: its layers, and that it is.
+	Layers []sandbox.LayerRef `json:"layers,omitempty"`
+	Saved  bool               `json:"saved,omitempty"`
 }
 
 const recordName = "record.json"

@@ -72,12 +72,35 @@ func (n *snapshotNote) write(dir string) error {
 // of another QEMU or processor.
 func (d *Driver) openSaved(ctx context.Context, id sandbox.SnapshotID) (*snapshotNote, *template, error) {
 	dir := d.snapshotDir(id)
+	n, t, err := d.readNote(ctx, dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("snapshot %s: %w", id, err)
+	}
+	if _, ok := d.verified.Load(id); ok {
+		return n, t, nil
+	}
+	damaged := func(what string) (*snapshotNote, *template, error) {
+		return nil, nil, fmt.Errorf("snapshot %s: %w: it is damaged: %s", id, sandbox.ErrFailedPrecondition, what)
+	}
+	have := *n
+	if err := have.digest(dir); err != nil {
+		return damaged(err.Error())
+	}
+	if !slices.Equal(have.RAM, n.RAM) || !slices.Equal(have.DiskDigest, n.DiskDigest) {
+		return damaged("its memory or its disk is another")
+	}
+	d.verified.Store(id, true)
+	return n, t, nil
+}
+
+// readNote reads what a directory's files are, and whether they fit this node. Errors: as openSaved.
+func (d *Driver) readNote(ctx context.Context, dir string) (*snapshotNote, *template, error) {
 	refuse := func(format string, args ...any) (*snapshotNote, *template, error) {
-		return nil, nil, fmt.Errorf("snapshot %s: %w: %s", id, sandbox.ErrFailedPrecondition, fmt.Sprintf(format, args...))
+		return nil, nil, fmt.Errorf("%w: %s", sandbox.ErrFailedPrecondition, fmt.Sprintf(format, args...))
 	}
 	b, err := os.ReadFile(filepath.Join(dir, noteName))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil, fmt.Errorf("snapshot %s: %w", id, sandbox.ErrNotFound)
+		return nil, nil, sandbox.ErrNotFound
 	}
 	if err != nil {
 		return nil, nil, err
@@ -105,17 +128,6 @@ func (d *Driver) openSaved(ctx context.Context, id sandbox.SnapshotID) (*snapsho
 	if t.state, state, err = fileDigest(filepath.Join(dir, stateName)); err != nil || !bytes.Equal(state, n.State) {
 		return refuse("it is damaged: its state is another")
 	}
-	if _, ok := d.verified.Load(id); ok {
-		return n, t, nil
-	}
-	have := *n
-	if err := have.digest(dir); err != nil {
-		return refuse("it is damaged: %v", err)
-	}
-	if !slices.Equal(have.RAM, n.RAM) || !slices.Equal(have.DiskDigest, n.DiskDigest) {
-		return refuse("it is damaged: its memory or its disk is another")
-	}
-	d.verified.Store(id, true)
 	return n, t, nil
 }
 
@@ -153,7 +165,7 @@ func (d *Driver) resumeMachine(ctx context.Context, spec *sandbox.Spec, m *hardw
 	ctx, stop := i.until(ctx)
 	defer stop()
 	i.boot = bootSaved
-	i.limits.Memory, i.limits.Pids = spec.Limits.MemoryBytes, spec.Limits.Pids
+	i.limits.Memory, i.limits.Pids, i.limits.Layers = spec.Limits.MemoryBytes, spec.Limits.Pids, spec.Layers
 	if err := d.save(&i.limits); err != nil {
 		return nil, err
 	}

@@ -38,6 +38,9 @@ func (d *Driver) Snapshot(ctx context.Context, inst sandbox.Instance, id sandbox
 	if i.limits.CPUs == 0 {
 		return cost, fmt.Errorf("snapshot of %s: %w: its machine was started by an earlier version", i.id, sandbox.ErrUnsupported)
 	}
+	if err := i.bringBack(ctx); err != nil {
+		return cost, err
+	}
 	note, err := d.newNote(ctx, &i.limits)
 	if err != nil {
 		return cost, err

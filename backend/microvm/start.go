@@ -85,7 +85,7 @@ func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.S
 	}
 	defer i.unlessMade(ctx, &err)
 	i.boot = bootCold
-	i.limits.Memory, i.limits.Pids = spec.Limits.MemoryBytes, spec.Limits.Pids
+	i.limits.Memory, i.limits.Pids, i.limits.Layers = spec.Limits.MemoryBytes, spec.Limits.Pids, spec.Layers
 	if err := d.save(&i.limits); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"github.com/opendsec/dsec/backend/microvm"
 	"github.com/opendsec/dsec/internal/hold"
@@ -14,7 +15,7 @@ import (
 )
 
 func init() {
-	driverOptions[sandbox.BackendContainer] = append(driverOptions[sandbox.BackendContainer], "microvm", "microvm-max", "microvm-warm", "kernel")
+	driverOptions[sandbox.BackendContainer] = append(driverOptions[sandbox.BackendContainer], "microvm", "microvm-max", "microvm-warm", "kernel", "pause-keeps-memory")
 }
 
 // kernelDir is where kernels of machines are kept.
@@ -46,6 +47,22 @@ func microvmConfig(opts map[string]string) (mode string, cfg microvm.Config, err
 		}
 	}
 	return mode, cfg, nil
+}
+
+// pauseKeepsMemory reads how long paused sandboxes keep their memory: a duration, 0, or "forever".
+func pauseKeepsMemory(opts map[string]string) (time.Duration, error) {
+	switch v := opts["pause-keeps-memory"]; v {
+	case "":
+		return 0, nil // the default
+	case "forever":
+		return -1, nil
+	default:
+		d, err := time.ParseDuration(v)
+		if err != nil || d < 0 {
+			return 0, fmt.Errorf("--opt pause-keeps-memory=%s: %w: want how long, as 30s or 0s, or forever for what is never put on disk", v, sandbox.ErrInvalid)
+		}
+		return max(d, 1), nil
+	}
 }
 
 // Machines kept ready for a shape.

@@ -79,6 +79,9 @@ func listAll(ctx context.Context, c dsecv1connect.SandboxServiceClient, labels m
 
 func stateText(s *dsecv1.Sandbox) string {
 	state := enumText(s.GetState().String(), "SANDBOX_STATE_")
+	if s.GetSaved() {
+		state += " (saved)"
+	}
 	if kind := s.GetEnd().GetKind(); kind != "" {
 		state += " (" + kind + ")"
 	}

@@ -86,6 +86,9 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 	}
 	cfg.StoreFault = store.faults(d)
 	cfg.NewStoreFaults = store.newFaults(d)
+	if cfg.PauseKeepsMemory, err = pauseKeepsMemory(opts); err != nil {
+		return err
+	}
 	if cfg.MinFreeMemory, err = minFree(opts); err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ func Run(t *testing.T, f Factory) {
 		{"Archives", s.archives},
 		{"Ports", s.ports},
 		{"Pause", s.pause},
+		{"PutAway", s.putAway},
 		{"Lifetime", s.lifetime},
 		{"OnTimeout", s.onTimeout},
 		{"Events", s.events},

@@ -1154,6 +1154,8 @@ type Sandbox struct {
 	Network *Network `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
 	// When a paused sandbox ends unless it is resumed or extended; absent while it is not paused.
 	PausedUntil *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=paused_until,json=pausedUntil,proto3" json:"paused_until,omitempty"`
+	// Of a paused one: its memory is on disk, and takes none of the node's. False: it is kept in memory.
+	Saved bool `protobuf:"varint,15,opt,name=saved,proto3" json:"saved,omitempty"`
 	// Snapshots above the layers, bottom to top.
 	Snapshots     []string `protobuf:"bytes,20,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1286,6 +1288,13 @@ func (x *Sandbox) GetPausedUntil() *timestamppb.Timestamp {
 		return x.PausedUntil
 	}
 	return nil
+}
+
+func (x *Sandbox) GetSaved() bool {
+	if x != nil {
+		return x.Saved
+	}
+	return false
 }
 
 func (x *Sandbox) GetSnapshots() []string {
@@ -2471,8 +2480,10 @@ type SandboxStats struct {
 	Pids             int64                  `protobuf:"varint,8,opt,name=pids,proto3" json:"pids,omitempty"`
 	PidsLimit        int64                  `protobuf:"varint,9,opt,name=pids_limit,json=pidsLimit,proto3" json:"pids_limit,omitempty"`
 	OomKills         int64                  `protobuf:"varint,10,opt,name=oom_kills,json=oomKills,proto3" json:"oom_kills,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What the memory of a sandbox takes on disk that is paused and saved.
+	SavedBytes    int64 `protobuf:"varint,11,opt,name=saved_bytes,json=savedBytes,proto3" json:"saved_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SandboxStats) Reset() {
@@ -2575,6 +2586,13 @@ func (x *SandboxStats) GetOomKills() int64 {
 	return 0
 }
 
+func (x *SandboxStats) GetSavedBytes() int64 {
+	if x != nil {
+		return x.SavedBytes
+	}
+	return 0
+}
+
 type GetSandboxStatsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
@@ -2670,7 +2688,7 @@ type Event struct {
 	// Position in the sandbox's record, from 1.
 	Sequence int64                  `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	At       *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
-	// created, ready, paused, resumed, extended, command_started, command_ended, oom_killed, denied, ended, ...
+	// created, ready, paused, saved, save_failed, restored, resumed, extended, command_started, command_ended, oom_killed, denied, ended, ...
 	// store_fault: a layer of the sandbox was not, or not at once, read as it should be. Its attributes are layer (digest), name,
 	// environment, what (read_failed, store_damaged, store_truncated, cache_damaged) and count, how often.
 	Type          string            `protobuf:"bytes,4,opt,name=type,proto3" json:"type,omitempty"`
@@ -2957,7 +2975,7 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\x06limits\x18\x04 \x01(\v2\x16.dsec.v1.NetworkLimitsR\x06limits\x12+\n" +
 	"\x05above\x18\x05 \x03(\v2\x15.dsec.v1.NetworkLayerR\x05above\x12'\n" +
 	"\x0fprivate_network\x18\x06 \x01(\tR\x0eprivateNetwork\x12!\n" +
-	"\fnetwork_name\x18\a \x01(\tR\vnetworkName\"\xfb\x04\n" +
+	"\fnetwork_name\x18\a \x01(\tR\vnetworkName\"\x91\x05\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12+\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x15.dsec.v1.SandboxStateR\x05state\x12(\n" +
@@ -2975,7 +2993,8 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\x04edge\x18\v \x01(\tR\x04edge\x12)\n" +
 	"\x10running_commands\x18\f \x01(\x05R\x0frunningCommands\x12*\n" +
 	"\anetwork\x18\r \x01(\v2\x10.dsec.v1.NetworkR\anetwork\x12=\n" +
-	"\fpaused_until\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\vpausedUntil\x12\x1c\n" +
+	"\fpaused_until\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\vpausedUntil\x12\x14\n" +
+	"\x05saved\x18\x0f \x01(\bR\x05saved\x12\x1c\n" +
 	"\tsnapshots\x18\x14 \x03(\tR\tsnapshots\"\x7f\n" +
 	"\x14CreateSandboxRequest\x12(\n" +
 	"\x04spec\x18\x01 \x01(\v2\x14.dsec.v1.SandboxSpecR\x04spec\x12'\n" +
@@ -3061,7 +3080,7 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x12\x12\n" +
 	"\x04rule\x18\x02 \x01(\tR\x04rule\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x12\x10\n" +
-	"\x03why\x18\x04 \x01(\tR\x03why\"\xf6\x02\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"\x97\x03\n" +
 	"\fSandboxStats\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12$\n" +
 	"\x0ecpu_usage_usec\x18\x02 \x01(\x03R\fcpuUsageUsec\x12!\n" +
@@ -3075,7 +3094,9 @@ const file_dsec_v1_sandbox_proto_rawDesc = "" +
 	"\n" +
 	"pids_limit\x18\t \x01(\x03R\tpidsLimit\x12\x1b\n" +
 	"\toom_kills\x18\n" +
-	" \x01(\x03R\boomKills\"7\n" +
+	" \x01(\x03R\boomKills\x12\x1f\n" +
+	"\vsaved_bytes\x18\v \x01(\x03R\n" +
+	"savedBytes\"7\n" +
 	"\x16GetSandboxStatsRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\"F\n" +

@@ -1,0 +1,39 @@
+package fake
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/opendsec/dsec/sandbox"
+)
+
+var _ sandbox.Saver = (*Machine)(nil)
+
+// Save implements sandbox.Saver: a machine that is saved has no connection. The hook "save" may make it fail.
+func (m *Machine) Save(ctx context.Context) (int64, error) {
+	if err := m.b.hook("save", m.id); err != nil {
+		return 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	if m.dead || !m.paused {
+		m.mu.Unlock()
+		return 0, fmt.Errorf("fake machine %s: %w: it is not paused", m.id, sandbox.ErrFailedPrecondition)
+	}
+	m.saved = true
+	p := m.peer
+	m.mu.Unlock()
+	if p != nil {
+		p.close()
+	}
+	return 1 << 20, nil
+}
+
+// Saved implements sandbox.Saver.
+func (m *Machine) Saved() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.saved
+}
