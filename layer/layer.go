@@ -97,6 +97,12 @@ type Verifier interface {
 	Verify(ctx context.Context, d Digest) error
 }
 
+// Prober is a Store whose calls may hang with the file system that it lies on.
+type Prober interface {
+	// Probe asks for a sign of life; it hangs where the store does.
+	Probe() error
+}
+
 // Node gives layers to a Backend as local files.
 type Node interface {
 	// Local returns a complete, verified layer; it fetches what is missing. Errors: sandbox.ErrNotFound,

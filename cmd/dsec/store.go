@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -113,9 +114,30 @@ func s3URL(s string) (*s3.Config, error) {
 // open opens the store for publishing and reading.
 func (c storeConfig) open(d stateDir, log *slog.Logger) (layer.FileStore, error) {
 	if c.s3 == nil {
-		return posix.Open(c.dir, log)
+		return c.openFolder(log)
 	}
-	return s3.Open(*c.s3, d.path("staging"), log)
+	bucket := *c.s3
+	bucket.Timeout = c.timeout
+	return s3.Open(bucket, d.path("staging"), log)
+}
+
+// openFolder opens a store in a folder; one of a mount that hangs is given up.
+func (c storeConfig) openFolder(log *slog.Logger) (*posix.Store, error) {
+	type opened struct {
+		store *posix.Store
+		err   error
+	}
+	out, within := make(chan opened, 1), cmp.Or(c.timeout, 30*time.Second)
+	go func() {
+		s, err := posix.Open(c.dir, log)
+		out <- opened{s, err}
+	}()
+	select {
+	case o := <-out:
+		return o.store, o.err
+	case <-time.After(within):
+		return nil, fmt.Errorf("open layer store: %w: %s did not answer within %v", sandbox.ErrUnavailable, c.dir, within)
+	}
 }
 
 // node gives the layers to a backend of this machine.
@@ -123,7 +145,7 @@ func (c storeConfig) node(d stateDir, h *hold.Client, log *slog.Logger) (layer.N
 	if c.lazy {
 		return lazy.NewNode(d.socket("blobd"), h), nil
 	}
-	store, err := posix.Open(c.dir, log)
+	store, err := c.openFolder(log)
 	if err != nil {
 		return nil, err
 	}

@@ -14,12 +14,36 @@ import (
 // MountLoopback mounts a FUSE file system at dir, served by a process of its own, that shows the folder from: a file
 // system that is not the kernel's own, as a shared one is. The returned function ends it.
 func MountLoopback(ctx context.Context, from, dir string) (func() error, error) {
+	m, err := MountHanging(ctx, from, dir)
+	if err != nil {
+		return nil, err
+	}
+	return m.Stop, nil
+}
+
+// Hanging is such a mount whose file system may be made to stand still.
+type Hanging struct {
+	Stop func() error
+	proc *os.Process
+}
+
+// MountHanging is MountLoopback for those who want to stop and start it.
+func MountHanging(ctx context.Context, from, dir string) (*Hanging, error) {
 	prog, err := goTool(ctx, loopback)
 	if err != nil {
 		return nil, err
 	}
-	return mountFUSE(ctx, exec.Command(prog, "-q", "-directmountstrict", dir, from), dir) // no fusermount
+	cmd := exec.Command(prog, "-q", "-directmountstrict", dir, from) // no fusermount
+	stop, err := mountFUSE(ctx, cmd, dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Hanging{stop, cmd.Process}, nil
 }
+
+// Pause makes all calls hang, Resume lets them go on.
+func (h *Hanging) Pause() error  { return h.proc.Signal(syscall.SIGSTOP) }
+func (h *Hanging) Resume() error { return h.proc.Signal(syscall.SIGCONT) }
 
 // ErrNotInstalled says which program of the distribution is not there.
 var ErrNotInstalled = errors.New("not installed")

@@ -50,7 +50,13 @@ type service struct {
 
 func start(t *testing.T, o importer.Options) *service {
 	t.Helper()
-	s := &service{t: t, dir: t.TempDir()}
+	return startIn(t, o, t.TempDir())
+}
+
+// startIn has its store in a folder.
+func startIn(t *testing.T, o importer.Options, dir string) *service {
+	t.Helper()
+	s := &service{t: t, dir: dir}
 	var err error
 	if s.store, err = posix.Open(s.dir, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)

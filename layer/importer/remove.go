@@ -50,7 +50,7 @@ var errKept = fmt.Errorf("remove layer: %w: it was imported a moment ago; try ag
 func (s *service) remove(w http.ResponseWriter, r *http.Request) {
 	d, err := layer.ParseDigest(r.PathValue("digest"))
 	if err == nil {
-		err = s.removeLayer(r.Context(), d)
+		_, err = within(r.Context(), s.watch, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.removeLayer(ctx, d) })
 	}
 	if err != nil {
 		refuse(w, err)
@@ -75,14 +75,21 @@ func (s *service) removeLayer(ctx context.Context, d layer.Digest) error {
 func (s *service) keep(w http.ResponseWriter, r *http.Request) {
 	d, err := layer.ParseDigest(r.PathValue("digest"))
 	if err == nil {
-		s.keeper.publishing.RLock()
-		defer s.keeper.publishing.RUnlock()
-		_, err = s.store.Get(r.Context(), d)
+		_, err = within(r.Context(), s.watch, func(ctx context.Context) (struct{}, error) { return struct{}{}, s.keepLayer(ctx, d) })
 	}
 	if err != nil {
 		refuse(w, err)
 		return
 	}
-	s.keeper.keep(d)
 	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *service) keepLayer(ctx context.Context, d layer.Digest) error {
+	s.keeper.publishing.RLock()
+	defer s.keeper.publishing.RUnlock()
+	if _, err := s.store.Get(ctx, d); err != nil {
+		return err
+	}
+	s.keeper.keep(d)
+	return nil
 }

@@ -22,16 +22,18 @@ import (
 
 // Options of the service. Zero fields get defaults.
 type Options struct {
-	Log      *slog.Logger  // nil = discarded
-	Limits   tree.Limits   // of one layer
-	MinFree  int64         // bytes that stay free on the store's disk; 0 = 1 GiB
-	Imports  int           // at work at a time; 0 = 2
-	Queue    int           // waiting for their turn; 0 = 32
-	Timeout  time.Duration // of one import, the wait included; 0 = 2 hours
-	Stall    time.Duration // how long an upload may stand still; 0 = 2 minutes
-	Grace    time.Duration // how long what was imported is kept until a catalogue names it; 0 = 1 minute
-	Registry oci.RegistryOptions
-	Now      func() time.Time // nil = time.Now
+	Log     *slog.Logger  // nil = discarded
+	Limits  tree.Limits   // of one layer
+	MinFree int64         // bytes that stay free on the store's disk; 0 = 1 GiB
+	Imports int           // at work at a time; 0 = 2
+	Queue   int           // waiting for their turn; 0 = 32
+	Timeout time.Duration // of one import, the wait included; 0 = 2 hours
+	Stall   time.Duration // how long an upload may stand still; 0 = 2 minutes
+	Grace   time.Duration // how long what was imported is kept until a catalogue names it; 0 = 1 minute
+	// StoreTimeout is for how long a store's mount may stand still; 0 = 30 seconds.
+	StoreTimeout time.Duration
+	Registry     oci.RegistryOptions
+	Now          func() time.Time // nil = time.Now
 }
 
 func (o Options) orDefault() Options {
@@ -57,6 +59,9 @@ func (o Options) orDefault() Options {
 	if o.Grace == 0 {
 		o.Grace = time.Minute
 	}
+	if o.StoreTimeout == 0 {
+		o.StoreTimeout = 30 * time.Second
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -71,6 +76,7 @@ type service struct {
 	slots  chan struct{} // one for each import at work
 	queued chan struct{} // one for each that is accepted
 	keeper *keeper
+	watch  *watch
 
 	readers chan struct{} // one for each that holds trees of published layers in memory
 }
@@ -82,7 +88,7 @@ const maxReaders = 4
 // catalogue's owner StoreService, DELETE /v1/layers/{digest} and POST /v1/layers/{digest}/keep.
 func New(store layer.FileStore, o Options) http.Handler {
 	o = o.orDefault()
-	s := &service{store: store, o: o, slots: make(chan struct{}, o.Imports), queued: make(chan struct{}, o.Imports+o.Queue), keeper: newKeeper(o.Grace),
+	s := &service{store: store, o: o, slots: make(chan struct{}, o.Imports), queued: make(chan struct{}, o.Imports+o.Queue), keeper: newKeeper(o.Grace), watch: newWatch(store, o.StoreTimeout),
 		readers: make(chan struct{}, maxReaders)}
 	mux := http.NewServeMux()
 	path, rpc := dsecv1connect.NewLayerServiceHandler(s)
@@ -140,7 +146,11 @@ func (s *service) do(ctx context.Context, j *job, send func(*dsecv1.ImportLayerR
 	}
 	defer leave()
 	working, rep := startReporter(ctx, send)
-	l, was, err := s.make(working, j, rep.set)
+	m, err := within(working, s.watch, func(ctx context.Context) (made, error) {
+		l, was, err := s.make(ctx, j, rep.set)
+		return made{l, was}, err
+	})
+	l, was := m.layer, m.was
 	if err != nil && working.Err() != nil { // whatever broke because of it
 		err = context.Cause(working)
 	}
@@ -233,6 +243,12 @@ func (s *service) make(ctx context.Context, j *job, p oci.Progress) (*dsecv1.Lay
 		Files: r.Manifest.Files, CreatedAt: timestamppb.New(s.o.Now()), Source: j.source,
 		Config: &dsecv1.ImageConfig{Env: config.Env, User: config.User, Workdir: config.Workdir, Entrypoint: config.Entrypoint, Cmd: config.Cmd, Disk: diskOf(config)},
 	}, was, nil
+}
+
+// made is what make returns.
+type made struct {
+	layer *dsecv1.Layer
+	was   found
 }
 
 // found is how a layer was in the store before it was published.

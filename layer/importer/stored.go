@@ -41,6 +41,11 @@ func wire(err error) error {
 }
 
 func (st stored) ListStored(ctx context.Context, r *dsecv1.ListStoredRequest) (*dsecv1.ListStoredResponse, error) {
+	out, err := within(ctx, st.s.watch, func(ctx context.Context) (*dsecv1.ListStoredResponse, error) { return st.list(ctx, r) })
+	return out, wire(err)
+}
+
+func (st stored) list(ctx context.Context, r *dsecv1.ListStoredRequest) (*dsecv1.ListStoredResponse, error) {
 	var digests []layer.Digest
 	for _, d := range r.GetDigests() {
 		digests = append(digests, layer.Digest(d))
@@ -48,7 +53,7 @@ func (st stored) ListStored(ctx context.Context, r *dsecv1.ListStoredRequest) (*
 	if len(digests) == 0 {
 		var err error
 		if digests, err = st.s.store.List(ctx); err != nil {
-			return nil, wire(err)
+			return nil, err
 		}
 	}
 	out := &dsecv1.ListStoredResponse{}
@@ -58,7 +63,7 @@ func (st stored) ListStored(ctx context.Context, r *dsecv1.ListStoredRequest) (*
 		case errors.Is(err, sandbox.ErrNotFound):
 			continue
 		case errors.Is(err, sandbox.ErrInvalid):
-			return nil, wire(err)
+			return nil, err
 		case err == nil: // one that is damaged is listed all the same
 			l.MetaBytes, l.DataBytes, l.Files = m.Meta.Size, m.Data.Size, m.Files
 		}
@@ -132,18 +137,23 @@ func show(ctx context.Context, layers []*content) (*union.Tree, error) {
 }
 
 func (st stored) DescribeStack(ctx context.Context, r *dsecv1.DescribeStackRequest) (*dsecv1.DescribeStackResponse, error) {
+	out, err := within(ctx, st.s.watch, func(ctx context.Context) (*dsecv1.DescribeStackResponse, error) { return st.describe(ctx, r) })
+	return out, wire(err)
+}
+
+func (st stored) describe(ctx context.Context, r *dsecv1.DescribeStackRequest) (*dsecv1.DescribeStackResponse, error) {
 	done, err := st.s.reading(ctx)
 	if err != nil {
-		return nil, wire(err)
+		return nil, err
 	}
 	defer done()
 	layers, err := st.s.openAll(ctx, r.GetDigests())
 	if err != nil {
-		return nil, wire(err)
+		return nil, err
 	}
 	t, err := show(ctx, layers)
 	if err != nil {
-		return nil, wire(err)
+		return nil, err
 	}
 	limit := int(r.GetPaths())
 	if limit == 0 {
@@ -178,7 +188,36 @@ func text(path string) string {
 }
 
 func (st stored) DiffStacks(ctx context.Context, r *dsecv1.DiffStacksRequest, out *connect.ServerStream[dsecv1.DiffStacksResponse]) error {
-	return wire(st.diff(ctx, r, out.Send))
+	// What is left to itself must not send: the stream is over.
+	type part struct {
+		msg *dsecv1.DiffStacksResponse
+		err chan error
+	}
+	parts, ended := make(chan part), make(chan struct{})
+	defer close(ended)
+	over := make(chan error, 1)
+	go func() {
+		_, err := within(ctx, st.s.watch, func(ctx context.Context) (struct{}, error) {
+			return struct{}{}, st.diff(ctx, r, func(m *dsecv1.DiffStacksResponse) error {
+				p := part{m, make(chan error, 1)}
+				select {
+				case parts <- p:
+					return <-p.err
+				case <-ended:
+					return context.Canceled
+				}
+			})
+		})
+		over <- err
+	}()
+	for {
+		select {
+		case p := <-parts:
+			p.err <- out.Send(p.msg)
+		case err := <-over:
+			return wire(err)
+		}
+	}
 }
 
 func (st stored) diff(ctx context.Context, r *dsecv1.DiffStacksRequest, send func(*dsecv1.DiffStacksResponse) error) error {
@@ -239,7 +278,7 @@ func (st stored) diff(ctx context.Context, r *dsecv1.DiffStacksRequest, send fun
 }
 
 func (st stored) VerifyStored(ctx context.Context, r *dsecv1.VerifyStoredRequest) (*dsecv1.VerifyStoredResponse, error) {
-	n, err := st.verify(ctx, r.GetDigest())
+	n, err := within(ctx, st.s.watch, func(ctx context.Context) (int64, error) { return st.verify(ctx, r.GetDigest()) })
 	if errors.Is(err, layer.ErrDamaged) {
 		return &dsecv1.VerifyStoredResponse{Bytes: n, Damage: err.Error()}, nil
 	}
@@ -267,7 +306,7 @@ func (st stored) verify(ctx context.Context, digest string) (int64, error) {
 const maxRead = 4 << 20
 
 func (st stored) ReadStored(ctx context.Context, r *dsecv1.ReadStoredRequest) (*dsecv1.ReadStoredResponse, error) {
-	found, err := st.read(ctx, r.GetRead())
+	found, err := within(ctx, st.s.watch, func(ctx context.Context) (*dsecv1.ReadStackResponse, error) { return st.read(ctx, r.GetRead()) })
 	if err != nil {
 		return nil, wire(err)
 	}
@@ -330,7 +369,7 @@ func (st stored) CollapseStack(ctx context.Context, r *dsecv1.CollapseStackReque
 		return wire(err)
 	}
 	defer done()
-	layers, err := st.s.openAll(ctx, r.GetDigests())
+	layers, err := within(ctx, st.s.watch, func(ctx context.Context) ([]*content, error) { return st.s.openAll(ctx, r.GetDigests()) })
 	if err != nil {
 		return wire(err)
 	}

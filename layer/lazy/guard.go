@@ -34,4 +34,12 @@ func (g *guarded) PutFiles(ctx context.Context, m *layer.Manifest, metaPath, dat
 // Restore tells that a layer was published again that is there as it should be.
 func (g *guarded) Restore(d layer.Digest) { g.server.Restore(d) }
 
+// Probe is the store's, where it has one.
+func (g *guarded) Probe() error {
+	if p, ok := g.FileStore.(layer.Prober); ok {
+		return p.Probe()
+	}
+	return nil
+}
+
 func (g *guarded) Delete(ctx context.Context, d layer.Digest) error { return g.server.Delete(ctx, d) }

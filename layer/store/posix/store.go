@@ -31,6 +31,7 @@ type Store struct {
 
 var (
 	_ layer.FileStore = (*Store)(nil)
+	_ layer.Prober    = (*Store)(nil)
 )
 
 // Open opens the store in folder, which is made when it is missing, and removes what dead processes left
@@ -166,6 +167,15 @@ func (s *Store) ReadData(ctx context.Context, d layer.Digest, p []byte, off int6
 // Stage makes a private directory on the store's file system.
 func (s *Store) Stage(ctx context.Context) (layer.Stage, error) {
 	return s.staging.New(ctx)
+}
+
+// Probe asks the file system, past what the kernel remembers of it.
+func (s *Store) Probe() error {
+	var st syscall.Statfs_t
+	if err := syscall.Statfs(s.layers, &st); err != nil {
+		return fmt.Errorf("layer store: %w: %w", sandbox.ErrUnavailable, &os.PathError{Op: "statfs", Path: s.layers, Err: err})
+	}
+	return nil
 }
 
 // List returns what is published, in no particular order.

@@ -1,9 +1,11 @@
 package s3
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
@@ -22,6 +24,8 @@ type Config struct {
 	CredentialsFile string
 	// HostStyle puts the bucket into the host's name instead of the path.
 	HostStyle bool
+	// Timeout is for how long the service may stand still in a request; 0 = 30 s.
+	Timeout time.Duration
 }
 
 // Check refuses what cannot be meant. Error: sandbox.ErrInvalid.
@@ -70,6 +74,11 @@ func (c *Config) client() (*minio.Core, error) {
 	if region == "" && c.Endpoint != "" {
 		region = "us-east-1" // else it is asked for before each first request
 	}
+	transport, err := minio.DefaultTransport(secure)
+	if err != nil {
+		return nil, err
+	}
+	transport.ResponseHeaderTimeout = 0 // watched's
 	// Attempts are the callers': they have deadlines.
-	return minio.NewCore(host, &minio.Options{Creds: creds, Secure: secure, Region: region, BucketLookup: lookup, MaxRetries: 1})
+	return minio.NewCore(host, &minio.Options{Transport: &watched{transport, cmp.Or(c.Timeout, defaultTimeout)}, Creds: creds, Secure: secure, Region: region, BucketLookup: lookup, MaxRetries: 1})
 }

@@ -79,13 +79,22 @@ func unavailable(ctx context.Context, d layer.Digest, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
+	return fmt.Errorf("layer %s: %w", d, plain(err))
+}
+
+// plain says of an error of the service what it means.
+func plain(err error) error {
+	var still *stalled
+	if errors.As(err, &still) { // in so many words
+		return fmt.Errorf("%w: %s", sandbox.ErrUnavailable, still)
+	}
 	switch r := minio.ToErrorResponse(err); r.Code {
 	case minio.NoSuchBucket:
 		err = fmt.Errorf("there is no bucket of that name: %w", err)
 	case minio.AccessDenied, minio.InvalidAccessKeyID, minio.SignatureDoesNotMatch:
 		err = fmt.Errorf("the service refuses the credentials: %w", err)
 	}
-	return fmt.Errorf("layer %s: %w: s3: %w", d, sandbox.ErrUnavailable, err)
+	return fmt.Errorf("%w: s3: %w", sandbox.ErrUnavailable, err)
 }
 
 func notFound(d layer.Digest) error {
@@ -194,7 +203,7 @@ func (s *Store) List(ctx context.Context) ([]layer.Digest, error) {
 	root := s.prefix + "layers/"
 	for o := range s.c.Client.ListObjects(ctx, s.bucket, minio.ListObjectsOptions{Prefix: root, Recursive: true}) {
 		if o.Err != nil {
-			return nil, fmt.Errorf("list layers: %w: s3: %w", sandbox.ErrUnavailable, o.Err)
+			return nil, fmt.Errorf("list layers: %w", plain(o.Err))
 		}
 		hex, name, _ := strings.Cut(strings.TrimPrefix(o.Key, root), "/")
 		if d, err := layer.ParseDigest("b3:" + hex); err == nil && name == manifestName {

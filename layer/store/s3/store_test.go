@@ -161,6 +161,52 @@ func TestGone(t *testing.T) {
 	}
 }
 
+// TestStandsStill: every way to a service that answers nothing ends in the time that is given, and says so; what is slow but moves goes on.
+func TestStandsStill(t *testing.T) {
+	const after = 700 * time.Millisecond
+	svc := service(t)
+	usual := open(t, s3.Config{Bucket: bucket, Endpoint: svc.Endpoint})
+	st := open(t, s3.Config{Bucket: bucket, Endpoint: svc.Endpoint, Timeout: after})
+	s, other := layertest.NewSample(t, 1, 3<<20), layertest.NewSample(t, 2, 100)
+	if err := put(t.Context(), usual, s); err != nil {
+		t.Fatal(err)
+	}
+	r, err := st.OpenData(t.Context(), s.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := io.CopyN(io.Discard, r, 4096); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(after + after/2) // the reader's time, which is not the service's
+	if _, err := io.Copy(io.Discard, r); err != nil {
+		t.Errorf("a reader that took its time: %v", err)
+	}
+	if err := svc.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	for name, ask := range map[string]func() error{
+		"get":     func() error { _, err := st.Get(t.Context(), s.Digest); return err },
+		"meta":    func() error { _, err := st.OpenMeta(t.Context(), s.Digest); return err },
+		"read":    func() error { return st.ReadData(t.Context(), s.Digest, make([]byte, 10), 0) },
+		"verify":  func() error { return st.Verify(t.Context(), s.Digest) },
+		"publish": func() error { return put(t.Context(), st, other) },
+		"list":    func() error { _, err := st.List(t.Context()); return err },
+		"delete":  func() error { return st.Delete(t.Context(), s.Digest) },
+	} {
+		if err := ask(); !errors.Is(err, sandbox.ErrUnavailable) || !strings.HasSuffix(err.Error(), "unavailable: the store did not answer within 700ms") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := svc.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(t.Context(), usual, other); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestBadConfiguration(t *testing.T) {
 	svc := service(t)
 	s := layertest.NewSample(t, 1, 100)
