@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
@@ -12,7 +13,7 @@ import (
 )
 
 // TestNoRoom: where the node has no room for what a machine writes, that is the node's doing, and is told; so is a snapshot for
-// which there is none.
+// which there is none; a paused machine stays in memory then.
 func TestNoRoom(t *testing.T) {
 	slow(t)
 	f := factory(t)
@@ -32,8 +33,23 @@ func TestNoRoom(t *testing.T) {
 		})
 		return inner(t, id, state)
 	}
-	n := sandboxtest.Start(t, f, nil)
+	n := sandboxtest.Start(t, f, sandboxtest.Keeping(1))
 	b := n.Create(t, nil)
+	b.WantShell("echo up", "up\n")
+	b.Pause()
+	var why string
+	sandboxtest.Eventually(t, "a paused one cannot be put away", func() bool {
+		for _, ev := range b.Events(0) {
+			if ev.Type == "save_failed" {
+				why = ev.Message
+			}
+		}
+		return why != ""
+	})
+	if now := b.Get(); now.Saved || now.State != dsecv1.SandboxState_SANDBOX_STATE_PAUSED || !strings.Contains(why, "make room") {
+		t.Errorf("%s, %v", why, now)
+	}
+	b.WantShell("echo still here", "still here\n")
 	b.Start(&dsecv1.StartCommandRequest{Command: &dsecv1.CommandSpec{Shell: "head -c 20M /dev/urandom > /root/big; sync; sleep 600"}})
 	if end := b.AwaitEnd().End; end.Kind != string(sandbox.KindStoreFault) || end.Blame != dsecv1.Blame_BLAME_INFRA {
 		t.Errorf("it ended as %v", end)

@@ -20,12 +20,13 @@ import (
 )
 
 type options struct {
-	dsec string
-	out  string
-	only string
-	n    int
-	cold int
-	idle int
+	dsec  string
+	out   string
+	only  string
+	n     int
+	cold  int
+	idle  int
+	snaps int
 }
 
 // bench is a run.
@@ -36,6 +37,7 @@ type bench struct {
 	state string // of the node that runs
 	node  *testkit.Node
 	tasks int // workspaces uploaded to it
+	nodes int // started so far
 }
 
 // ready is how many machines and shells the node under measurement keeps ready.
@@ -48,10 +50,11 @@ func main() {
 	var o options
 	flag.StringVar(&o.dsec, "dsec", "bin/dsec", "the dsec binary")
 	flag.StringVar(&o.out, "out", "bench/out/vm.json", "where the rows go")
-	flag.StringVar(&o.only, "only", "", "comma-separated parts to run: create, exec, idle (all)")
+	flag.StringVar(&o.only, "only", "", "comma-separated parts to run: create, exec, idle, snapshots (all)")
 	flag.IntVar(&o.n, "n", 12, "creations of each figure")
 	flag.IntVar(&o.cold, "cold", 4, "cold boots of each figure")
 	flag.IntVar(&o.idle, "idle", 24, "most idle machines at once")
+	flag.IntVar(&o.snaps, "snapshots", 4, "snapshots of each size, and pauses")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
@@ -83,6 +86,14 @@ func (b *bench) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if b.wants("snapshots") { // paused ones are put on disk at once
+		if err := b.with(ctx, base, 0, b.snapshots, "pause-keeps-memory=0s"); err != nil {
+			return fmt.Errorf("snapshots: %w", err)
+		}
+	}
+	if !b.wants("create") && !b.wants("exec") && !b.wants("idle") {
+		return b.save()
+	}
 	err = b.with(ctx, base, readyMachines, func(ctx context.Context) error {
 		for _, part := range []struct {
 			name string
@@ -101,6 +112,11 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	return b.save()
+}
+
+// save prints and keeps the rows.
+func (b *bench) save() error {
 	b.ratios()
 	if err := measure.Print(os.Stdout, b.rows); err != nil {
 		return err
@@ -109,10 +125,14 @@ func (b *bench) run(ctx context.Context) (err error) {
 }
 
 // with runs f beside a node of its own that keeps so many machines ready.
-func (b *bench) with(ctx context.Context, base string, warm int, f func(context.Context) error) (err error) {
-	b.state, b.tasks = filepath.Join(b.work, "node-"+strconv.Itoa(warm)), 0
-	b.node, err = testkit.StartNode(ctx, b.o.dsec, b.state, "--opt", "pool=1g", "--opt", "warm="+strconv.Itoa(readyShells),
-		"--opt", "microvm=on", "--opt", "microvm-warm="+strconv.Itoa(warm))
+func (b *bench) with(ctx context.Context, base string, warm int, f func(context.Context) error, opts ...string) (err error) {
+	b.nodes++
+	b.state, b.tasks = filepath.Join(b.work, "node-"+strconv.Itoa(b.nodes)), 0
+	args := []string{"--opt", "pool=1g", "--opt", "warm=" + strconv.Itoa(readyShells), "--opt", "microvm=on", "--opt", "microvm-warm=" + strconv.Itoa(warm)}
+	for _, o := range opts {
+		args = append(args, "--opt", o)
+	}
+	b.node, err = testkit.StartNode(ctx, b.o.dsec, b.state, args...)
 	if err != nil {
 		return err
 	}
