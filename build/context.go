@@ -84,7 +84,7 @@ func (c *Context) find(source string) ([]string, error) {
 				if _, err := c.root.Stat(at); err == nil {
 					next = append(next, at)
 				} else if !errors.Is(err, fs.ErrNotExist) {
-					return nil, fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
+					return nil, c.refused(at, err)
 				}
 				continue
 			}
@@ -112,12 +112,21 @@ func (c *Context) find(source string) ([]string, error) {
 	return found, nil
 }
 
+// refused says why a name of the context cannot be looked at. The library has no kind for links that lead out.
+func (c *Context) refused(name string, err error) error {
+	if to, lerr := c.root.Readlink(name); lerr == nil && strings.Contains(err.Error(), "path escapes from parent") {
+		return fmt.Errorf("%w: %s is a symbolic link to %s, outside of the build's context: put a copy of the file there, or build in a directory that holds both",
+			sandbox.ErrInvalid, name, to)
+	}
+	return fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
+}
+
 // tree lists what is copied of one source: the source itself and all below it, in name order. to is what it is called; a
 // directory's own entry is left out.
 func (c *Context) tree(source, to string) ([]item, bool, error) {
 	st, err := c.root.Stat(source)
 	if err != nil {
-		return nil, false, fmt.Errorf("%w: %w", sandbox.ErrInvalid, err)
+		return nil, false, c.refused(source, err)
 	}
 	if !st.IsDir() {
 		if !st.Mode().IsRegular() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/moby/buildkit/frontend/dockerfile/instructions"
 	"github.com/moby/buildkit/frontend/dockerfile/parser"
@@ -57,6 +58,11 @@ func at(line int, kind error, format string, args ...any) error {
 func Parse(text []byte) (*File, error) {
 	if len(text) > maxFile {
 		return nil, at(0, sandbox.ErrInvalid, "it has %d bytes, at most %d are read", len(text), maxFile)
+	}
+	for n, line := range bytes.Split(text, []byte("\n")) {
+		if !utf8.Valid(line) && !bytes.HasPrefix(bytes.TrimSpace(line), []byte("#")) {
+			return nil, at(n+1, sandbox.ErrInvalid, "%.80q is not UTF-8: save the file as UTF-8, or write other bytes as escapes of the program that reads them, as in printf '\\351'", line)
+		}
 	}
 	parsed, err := parser.Parse(bytes.NewReader(text))
 	if err != nil {

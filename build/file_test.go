@@ -21,6 +21,7 @@ func TestRefused(t *testing.T) {
 		"FROM a\nRNU x":                              {sandbox.ErrInvalid, "line 2: invalid argument: unknown instruction: RNU"},
 		"FROM a\n\nCOPY x":                           {sandbox.ErrInvalid, "line 3: "},
 		"FROM a\nRUN x\\\n y\nENV":                   {sandbox.ErrInvalid, "line 4: "},
+		"FROM a\n# gr\xfc\xdfe\nRUN echo \xe9":       {sandbox.ErrInvalid, `line 3: invalid argument: "RUN echo \xe9" is not UTF-8`},
 		"FROM a\nFROM b":                             {sandbox.ErrUnsupported, "line 2: unsupported: builds of several stages"},
 		"FROM --platform=linux/arm64 a":              {sandbox.ErrUnsupported, "line 1: unsupported: FROM --platform"},
 		"FROM a\nADD http://x/y /z":                  {sandbox.ErrUnsupported, "line 2: unsupported: ADD of something that is not in the context; fetch it with RUN"},

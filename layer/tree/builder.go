@@ -34,7 +34,7 @@ func New(dir string, opts Options) (*Builder, error) {
 	b := &Builder{opts: opts, dir: dir, model: newModel(opts.Below)}
 	prefix, err := splitName(opts.Prefix)
 	if err != nil {
-		return nil, fmt.Errorf("prefix: %w", err)
+		return nil, fmt.Errorf("prefix %.200q: %w", opts.Prefix, err)
 	}
 	if b.top, err = b.model.lookup(b.model.root, prefix, true); err != nil {
 		return nil, fmt.Errorf("prefix %q: %w", opts.Prefix, err)

@@ -176,6 +176,9 @@ func TestRefusedEntries(t *testing.T) {
 			if !errors.Is(err, sandbox.ErrInvalid) {
 				t.Fatalf("got %v", err)
 			}
+			if n := strings.Count(err.Error(), "entry \""); n != 1 {
+				t.Errorf("the entry is named %d times: %v", n, err)
+			}
 			t.Log(err)
 		})
 	}

@@ -18,6 +18,7 @@ type node struct {
 	layer    int32            // the last input layer that added something at or below this name
 	own      int32            // the last input layer that had an entry of this very name; -1 = none
 	depth    int32            // of the root: 0
+	clean    int32            // the last input layer, counted from 1, that has swept all of lower layers from below this directory
 	under    *union.Node      // what the layers below have at this place, where they are known
 }
 
@@ -27,6 +28,8 @@ type model struct {
 	layer int32
 	// made counts the directories that no entry described.
 	made int64
+	// swept counts the names that were looked at for opaque directories.
+	swept int64
 	// dropped is set once contents may have become unreachable.
 	dropped bool
 }
@@ -90,22 +93,22 @@ func (n *node) beneath(dir *node) bool {
 // splitName cuts the name of an entry into components; none = the top directory itself.
 func splitName(name string) ([]string, error) {
 	if len(name) > maxPathLen {
-		return nil, fmt.Errorf("entry %.80q...: %w: its name has %d bytes, at most %d are allowed", name, errInvalid, len(name), maxPathLen)
+		return nil, fmt.Errorf("%w: its name has %d bytes, at most %d are allowed", errInvalid, len(name), maxPathLen)
 	}
 	var parts []string
 	for p := range strings.SplitSeq(name, "/") {
 		switch {
 		case p == "" || p == ".":
 		case p == "..":
-			return nil, fmt.Errorf("entry %.200q: %w: its name contains \"..\"", name, errInvalid)
+			return nil, fmt.Errorf("%w: its name contains \"..\"", errInvalid)
 		case len(p) > erofs.MaxNameLen || strings.IndexByte(p, 0) >= 0:
-			return nil, fmt.Errorf("entry %.80q: %w: a component has %d bytes, at most %d are allowed, and no NUL", name, errInvalid, len(p), erofs.MaxNameLen)
+			return nil, fmt.Errorf("%w: a component of its name has %d bytes, at most %d are allowed, and no NUL", errInvalid, len(p), erofs.MaxNameLen)
 		default:
 			parts = append(parts, p)
 		}
 	}
 	if len(parts) > maxDepth {
-		return nil, fmt.Errorf("entry %.80q...: %w: more than %d directories deep", name, errInvalid, maxDepth)
+		return nil, fmt.Errorf("%w: more than %d directories deep", errInvalid, maxDepth)
 	}
 	return parts, nil
 }
@@ -232,9 +235,15 @@ func (m *model) whiteout(parent *node, name string) {
 	}
 }
 
-// opaque removes all that lower layers have below dir.
+// opaque removes all that lower layers have below dir. What came afterwards is of the present layer, so that once is enough:
+// each directory is looked through once in a layer, however many that are opaque lie in each other.
 func (m *model) opaque(dir *node) {
+	if dir.clean == m.layer+1 {
+		return
+	}
+	dir.clean = m.layer + 1
 	for name := range dir.children {
+		m.swept++
 		m.whiteout(dir, name)
 	}
 }

@@ -162,7 +162,7 @@ func (b *Builder) tarInode(h *tar.Header) (*erofs.Inode, error) {
 func (b *Builder) link(parts []string, to string) error {
 	target, err := splitName(to)
 	if err != nil {
-		return fmt.Errorf("hard link: %w", err)
+		return fmt.Errorf("hard link to %.200q: %w", to, err)
 	}
 	inode, err := b.find(target)
 	if err != nil {
