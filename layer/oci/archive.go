@@ -63,7 +63,7 @@ func openFiles(ctx context.Context, f files, p Platform) (*Image, error) {
 	}
 	raw, err = readFile(f, "manifest.json")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: neither index.json (OCI layout) nor manifest.json (docker save) is in it", sandbox.ErrInvalid)
+		return nil, fmt.Errorf("%w: neither index.json (OCI layout) nor manifest.json (docker save) is in it; an archive of a file system itself is a layer: dsec layer import --base NAME FILE", sandbox.ErrInvalid)
 	}
 	if err != nil {
 		return nil, err
