@@ -73,6 +73,7 @@ class Layers:
         prefix: str | None = None,
         format: str | None = None,
         firmware: str | None = None,
+        agent: bool = False,
         on_start: Sequence[str] = (),
         on_start_user: str | None = None,
         progress: Progress | None = None,
@@ -82,11 +83,14 @@ class Layers:
         ``source``: the path of a tar (plain, gzip or zstd) or of a directory, or the bytes of a tar, an open file, or
         pieces. ``prefix``: directory of the layer that the archive's root becomes ("/workspace"). ``format``: "oci"
         for an OCI layout or `docker save` archive, "disk" for the disk of a full VM (raw or qcow2, kind base;
-        ``firmware``: bios or uefi), else a tar. ``on_start``: program and arguments that are run in each new sandbox
-        that has the layer, before anything else, as ``on_start_user``.
+        ``firmware``: bios or uefi; ``agent``: its system starts one, which creations wait for), else a tar.
+        ``on_start``: program and arguments that are run in each new sandbox that has the layer, before anything else,
+        as ``on_start_user``.
         """
         params = _upload_params(LayerKind(kind), name, prefix, on_start, on_start_user)
-        params |= {k: v for k, v in (("format", format), ("firmware", firmware)) if v}
+        params |= {
+            k: v for k, v in (("format", format), ("firmware", firmware), ("agent", "true" if agent else None)) if v
+        }
         if not isinstance(source, str | os.PathLike):
             return await self._upload(params, pieces(source), progress)
         path = Path(source)
