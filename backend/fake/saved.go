@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/opendsec/dsec/sandbox"
@@ -9,9 +10,17 @@ import (
 
 var _ sandbox.Saver = (*Machine)(nil)
 
+// ErrHang, returned by the hook "save", makes it go on until its context ends.
+var ErrHang = errors.New("until the context ends")
+
 // Save implements sandbox.Saver: a machine that is saved has no connection. The hook "save" may make it fail.
 func (m *Machine) Save(ctx context.Context) (int64, error) {
-	if err := m.b.hook("save", m.id); err != nil {
+	err := m.b.hook("save", m.id)
+	if errors.Is(err, ErrHang) {
+		<-ctx.Done()
+		err = ctx.Err()
+	}
+	if err != nil {
 		return 0, err
 	}
 	if err := ctx.Err(); err != nil {

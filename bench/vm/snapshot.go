@@ -20,7 +20,7 @@ import (
 var touched = []int{10, 100, 400}
 
 // touchedLimit is the memory of those machines, MiB.
-const touchedLimit = 640
+const touchedLimit = 1024
 
 // times are the values of one row.
 type times struct {
