@@ -37,7 +37,8 @@ type instance struct {
 	// Of a machine that was not booted for its environment: how often its disks were filled, and the nodes in them. They are
 	// its maker's.
 	fills  int
-	filled map[string]string
+	filled map[string]filling
+	handed int // how many files QEMU was given
 
 	mu        sync.Mutex
 	pidfd     *os.File
@@ -86,7 +87,7 @@ func (d *Driver) newInstance(r *record, pidfd *os.File) (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	i := &instance{d: d, id: r.ID, limits: *r, groups: groups, done: make(chan struct{}), pidfd: pidfd, filled: map[string]string{}, saved: r.Saved}
+	i := &instance{d: d, id: r.ID, limits: *r, groups: groups, done: make(chan struct{}), pidfd: pidfd, filled: map[string]filling{}, saved: r.Saved}
 	d.mu.Lock()
 	d.instances[i.id] = i
 	d.mu.Unlock()

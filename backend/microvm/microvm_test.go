@@ -98,6 +98,8 @@ func TestSmoke(t *testing.T) {
 	w.WantShell("uname -n; cat /etc/hostname; stat -f -c %T /; "+inet.reach(inet.One)+"; "+inet.reach(inet.Other),
 		w.ID+"\n"+w.ID+"\noverlayfs\nreached\nnot reached\n")
 	wantBoot(t, w, "warm")
+	wantJailed(t, filepath.Join(n.State, "driver"), b.ID)
+	wantJailed(t, filepath.Join(n.State, "driver"), w.ID)
 	w.Pause()
 	w.AwaitSaved()
 	n.Restart()

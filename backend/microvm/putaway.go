@@ -259,7 +259,7 @@ func (i *instance) bringBack(ctx context.Context) (err error) {
 			i.d.log.Warn("a machine that is put away may still run", "id", i.id, "err", e)
 		}
 	}()
-	for _, name := range []string{monitorName, controlName, channelName, incomingName} {
+	for _, name := range []string{monitorName, controlName, channelName} {
 		_ = os.Remove(filepath.Join(i.d.dir(i.id), name)) // of its QEMU before
 	}
 	p, err := i.d.startQEMU(r, m)
@@ -316,7 +316,7 @@ func (i *instance) takeUp(ctx context.Context, n *snapshotNote, t *template, lay
 		return err
 	}
 	if n.Slots > 0 {
-		i.fills, i.filled = 0, map[string]string{}
+		i.fills, i.filled = 0, map[string]filling{}
 		if err := i.fill(ctx, layers); err != nil {
 			return err
 		}

@@ -8,16 +8,14 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/opendsec/dsec/sandbox"
 )
 
-// Names in a machine's directory while its state is saved or restored.
-const (
-	incomingName = "incoming"
-	outgoingName = "outgoing"
-)
+// stateFile is what QEMU calls the file that its state goes through.
+const stateFile = "state"
 
 // maxState bounds a machine's state without its memory, bytes.
 const maxState = 16 << 20
@@ -34,11 +32,12 @@ func (i *instance) restore(ctx context.Context, state []byte) error {
 	if err := i.query(ctx, "migrate-set-parameters", map[string]any{"announce-rounds": 0}, nil); err != nil {
 		return err
 	}
-	if err := i.query(ctx, "migrate-incoming", map[string]any{"uri": "unix:" + incomingName}, nil); err != nil {
+	nc, err := i.statePipe(ctx)
+	if err != nil {
 		return err
 	}
-	nc, err := dial(ctx, i.d.dir(i.id), incomingName)
-	if err != nil {
+	defer nc.Close()
+	if err := i.query(ctx, "migrate-incoming", map[string]any{"uri": "fd:" + stateFile}, nil); err != nil {
 		return err
 	}
 	_ = nc.SetDeadline(time.Now().Add(writeLimit))
@@ -48,6 +47,38 @@ func (i *instance) restore(ctx context.Context, state []byte) error {
 	}
 	_, err = i.awaitStatus(ctx, func(s string) bool { return s != "inmigrate" })
 	return err
+}
+
+// statePipe hands QEMU one end of a connection for its state, and returns the other.
+func (i *instance) statePipe(ctx context.Context) (net.Conn, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	theirs, ours := os.NewFile(uintptr(fds[0]), "state"), os.NewFile(uintptr(fds[1]), "state")
+	defer theirs.Close()
+	nc, err := net.FileConn(ours)
+	if err = errors.Join(err, ours.Close()); err != nil {
+		return nil, err
+	}
+	if err := i.pass(ctx, "getfd", map[string]any{"fdname": stateFile}, theirs); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return nc, nil
+}
+
+// pass is query with a file that the command is about.
+func (i *instance) pass(ctx context.Context, command string, args any, file *os.File) error {
+	i.mu.Lock()
+	m := i.monitor
+	i.mu.Unlock()
+	if m == nil {
+		return errNoMonitor
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return m.Pass(ctx, command, args, file)
 }
 
 // awaitStatus waits for a status of the machine.
@@ -93,28 +124,14 @@ func (i *instance) save(ctx context.Context, take func(io.Reader) error) error {
 	if err := i.query(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": int64(unbounded)}, nil); err != nil {
 		return err
 	}
-	dir, err := os.Open(i.d.dir(i.id))
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	path := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), outgoingName)
-	_ = os.Remove(path) // of an edge that was killed
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	stop := context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if err := i.query(ctx, "migrate", map[string]any{"uri": "unix:" + outgoingName}, nil); err != nil {
-		return err
-	}
-	nc, err := l.Accept()
+	nc, err := i.statePipe(ctx)
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
+	if err := i.query(ctx, "migrate", map[string]any{"uri": "fd:" + stateFile}, nil); err != nil {
+		return err
+	}
 	stopRead := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
 	defer stopRead()
 	if err := take(nc); err != nil {
@@ -140,24 +157,52 @@ func (i *instance) save(ctx context.Context, take func(io.Reader) error) error {
 	return nil
 }
 
+// filling is what is in an empty disk's place: a node, and the set of the file that it reads.
+type filling struct {
+	node string
+	set  int
+}
+
+// hand gives QEMU an open file, as /dev/fdset/SET.
+func (i *instance) hand(ctx context.Context, set int, path string, writable bool) error {
+	mode := os.O_RDONLY
+	if writable {
+		mode = os.O_RDWR
+	}
+	f, err := os.OpenFile(path, mode, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return i.pass(ctx, "add-fd", map[string]any{"fdset-id": set}, f)
+}
+
 // fill puts layers and the writable disk into the empty disks of a machine that stands still.
 func (i *instance) fill(ctx context.Context, layers []layerFiles) error {
 	i.fills++
 	put := func(slot, path string, writable bool) error {
 		node := fmt.Sprintf("%s-%d", slot, i.fills)
-		if err := i.query(ctx, "blockdev-add", blockNode(node, path, writable), nil); err != nil {
+		i.handed++
+		set := i.handed
+		if err := i.hand(ctx, set, path, writable); err != nil {
 			return fmt.Errorf("disk %s: %w", slot, err)
 		}
-		set := map[string]any{"path": "/machine/peripheral/" + slot, "property": "drive", "value": node}
-		if err := i.query(ctx, "qom-set", set, nil); err != nil {
+		if err := i.query(ctx, "blockdev-add", blockNode(node, fmt.Sprintf("/dev/fdset/%d", set), writable), nil); err != nil {
+			return fmt.Errorf("disk %s: %w", slot, err)
+		}
+		drive := map[string]any{"path": "/machine/peripheral/" + slot, "property": "drive", "value": node}
+		if err := i.query(ctx, "qom-set", drive, nil); err != nil {
 			return fmt.Errorf("disk %s: %w", slot, err)
 		}
 		old := i.filled[slot]
-		i.filled[slot] = node
-		if old == "" {
+		i.filled[slot] = filling{node, set}
+		if old.node == "" {
 			return nil
 		}
-		return i.query(ctx, "blockdev-del", map[string]any{"node-name": old}, nil)
+		if err := i.query(ctx, "blockdev-del", map[string]any{"node-name": old.node}, nil); err != nil {
+			return err
+		}
+		return i.query(ctx, "remove-fd", map[string]any{"fdset-id": old.set}, nil)
 	}
 	for k, l := range layers {
 		if err := put(metaSerial(k), l.meta, false); err != nil {

@@ -34,6 +34,9 @@ const (
 	logName     = "log"
 )
 
+// VMMUser is the user and group that QEMU runs as: of no account, and of no file.
+const VMMUser = 0x7fff_d5ec
+
 // serials of disks.
 func metaSerial(i int) string { return "m" + strconv.Itoa(i) }
 func dataSerial(i int) string { return "d" + strconv.Itoa(i) }
@@ -43,6 +46,7 @@ const diskSerial = "disk"
 // hardware is what QEMU is started with: a plain value.
 type hardware struct {
 	boot   bootImage
+	jail   string // an empty directory
 	kvm    bool
 	tscKHz int // of the host; 0 = unknown
 	cpus   int
@@ -90,7 +94,10 @@ func (m *hardware) args() []string {
 		"-nodefaults", "-no-user-config", "-display", "none",
 		// A machine that ends stays, stopped, until it was asked why.
 		"-no-reboot", "-no-shutdown",
-		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
+		"-sandbox", "on,obsolete=deny,elevateprivileges=allow,spawn=deny,resourcecontrol=deny",
+		// Once it has opened what it was started with, it is nobody, in a directory without anything: what it gets later it gets
+		// as open files. The filter cannot forbid what becoming nobody takes; nobody gains by it, without privileges to gain.
+		"-chroot", m.jail, "-runas", strconv.Itoa(VMMUser) + ":" + strconv.Itoa(VMMUser),
 		"-chardev", "ringbuf,id=console,size=" + strconv.Itoa(consoleSize), "-serial", "chardev:console",
 		"-chardev", "socket,id=qmp,server=on,wait=off,path=" + monitorName, "-mon", "chardev=qmp,mode=control",
 		"-chardev", "socket,id=control,server=on,wait=off,path=" + controlName,

@@ -7,11 +7,11 @@ import (
 
 // TestArguments: the same specification makes the same machine everywhere.
 func TestArguments(t *testing.T) {
-	h := &hardware{boot: bootImage{kernel: "K", initrd: "I"}, tscKHz: 2400000, cpus: 2, memory: 256 << 20,
+	h := &hardware{jail: "J", boot: bootImage{kernel: "K", initrd: "I"}, tscKHz: 2400000, cpus: 2, memory: 256 << 20,
 		layers: []layerFiles{{"/a,b.meta", "/a,b.data"}, {"/c.meta", ""}}}
 	const head = "-M microvm,rtc=on,memory-backend=ram -global virtio-mmio.force-legacy=false -accel ACCEL -cpu max -smp 2 -m 256M " +
 		"-nodefaults -no-user-config -display none -no-reboot -no-shutdown " +
-		"-sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny " +
+		"-sandbox on,obsolete=deny,elevateprivileges=allow,spawn=deny,resourcecontrol=deny -chroot J -runas 2147472876:2147472876 " +
 		"-chardev ringbuf,id=console,size=65536 -serial chardev:console " +
 		"-chardev socket,id=qmp,server=on,wait=off,path=qmp -mon chardev=qmp,mode=control " +
 		"-chardev socket,id=control,server=on,wait=off,path=control -chardev socket,id=channel,server=on,wait=off,path=channel " +
