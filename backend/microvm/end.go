@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -139,20 +138,7 @@ func (i *instance) console(ctx context.Context) string {
 }
 
 // said is what QEMU itself said last.
-func (i *instance) said() string {
-	f, err := os.Open(filepath.Join(i.d.dir(i.id), logName))
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	b := make([]byte, maxEvidence)
-	st, err := f.Stat()
-	if err != nil {
-		return ""
-	}
-	n, _ := f.ReadAt(b, max(0, st.Size()-maxEvidence))
-	return strings.ToValidUTF8(strings.TrimSpace(string(b[:n])), "?")
-}
+func (i *instance) said() string { return i.words.read() }
 
 // bootFailure makes the error of a machine that did not come up one that says what its console did.
 func (i *instance) bootFailure(err error) error {

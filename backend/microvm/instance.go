@@ -28,6 +28,7 @@ type instance struct {
 	limits record
 	groups *cgroup.Sandbox
 	done   chan struct{}
+	words  *words // of QEMU's
 
 	boot string // how it came up: bootWarm and so on
 
@@ -88,6 +89,9 @@ func (d *Driver) newInstance(r *record, pidfd *os.File) (*instance, error) {
 		return nil, err
 	}
 	i := &instance{d: d, id: r.ID, limits: *r, groups: groups, done: make(chan struct{}), pidfd: pidfd, filled: map[string]filling{}, saved: r.Saved}
+	if i.words, err = d.openWords(r.ID); err != nil {
+		return nil, err
+	}
 	d.mu.Lock()
 	d.instances[i.id] = i
 	d.mu.Unlock()
@@ -154,6 +158,7 @@ func (i *instance) forget() {
 		delete(i.d.instances, i.id)
 	}
 	i.d.mu.Unlock()
+	i.words.close()
 	if first != nil {
 		first.Close()
 	}

@@ -67,6 +67,11 @@ func (d *Driver) startMachine(ctx context.Context, id sandbox.ID, m *hardware) (
 	if err := groups.SetLimits(limits); err != nil {
 		return nil, err
 	}
+	w, err := d.openWords(id)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close() // the instance has its own by then
 	p, err := d.startQEMU(r, m)
 	if err != nil {
 		return nil, err
@@ -143,7 +148,12 @@ const minDisk = 4 << 20
 // startQEMU starts the process in its groups and records it.
 func (d *Driver) startQEMU(r *record, m *hardware) (*os.File, error) {
 	dir := d.dir(r.ID)
-	said, err := os.OpenFile(filepath.Join(dir, logName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	w, err := d.openWords(r.ID)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	said, err := w.pen()
 	if err != nil {
 		return nil, err
 	}
@@ -171,6 +181,9 @@ func (d *Driver) startQEMU(r *record, m *hardware) (*os.File, error) {
 		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start QEMU: %w", err)
+	}
+	if err := unwait(said); err != nil {
+		d.log.Warn("what QEMU says may stop it", "id", r.ID, "err", err)
 	}
 	// While it is not waited for, its number is no other's.
 	p, err := linux.OpenPID(cmd.Process.Pid)
