@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/backend/qemu"
+	"github.com/opendsec/dsec/internal/failpoint"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -183,6 +184,9 @@ func (d *Driver) makeTemplate(ctx context.Context, dir string, m *hardware, vers
 		if err := os.WriteFile(filepath.Join(tmp, name), data, 0o400); err != nil {
 			return err
 		}
+	}
+	if err := failpoint.Hit("microvm/template_saved"); err != nil {
+		return err
 	}
 	return os.Rename(tmp, dir)
 }
