@@ -14,6 +14,7 @@ import (
 	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/guest/wire"
 	"github.com/opendsec/dsec/internal/failpoint"
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -31,6 +32,9 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 		return nil, fmt.Errorf("create machine: %w: no layers", sandbox.ErrInvalid)
 	case spec.Network != nil && d.cfg.Network == nil:
 		return nil, fmt.Errorf("create machine: %w: this node has no network for sandboxes: leave its rules out", sandbox.ErrUnsupported)
+	}
+	if err := fits(spec.Limits); err != nil {
+		return nil, err
 	}
 	if err := d.Ready(); err != nil {
 		return nil, err
@@ -65,6 +69,23 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 	inst.own()
 	d.observe("create", start)
 	return inst, nil
+}
+
+// fits refuses what is more than the node has: machines have whole processors, and their memory is not lent twice.
+func fits(l sandbox.Limits) error {
+	if have := int64(runtime.NumCPU()); l.CPUMillis > have*1000 {
+		return fmt.Errorf("create machine: %w: cpu_millis of %d: this node has %d processors, %d: ask for less or use another node",
+			sandbox.ErrExhausted, l.CPUMillis, have, have*1000)
+	}
+	have, err := linux.TotalMemory()
+	if err != nil {
+		return err
+	}
+	if need := shapeOf(l).memory + vmmOverhead; need > have {
+		return fmt.Errorf("create machine: %w: memory_bytes of %d takes %d MiB with the machine's own: this node has %d MiB: ask for less or use another node",
+			sandbox.ErrExhausted, l.MemoryBytes, need>>20, have>>20)
+	}
+	return nil
 }
 
 // shapeOf is the shape of a machine for a sandbox's limits.
