@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -167,10 +166,11 @@ func (s *Server) attach(ctx context.Context, d layer.Digest) (*attached, error) 
 	if !errors.Is(err, fs.ErrNotExist) {
 		s.o.Log.Error("metadata on the node's disk is damaged: it is fetched again", "layer", d, "err", err)
 	}
-	if err := s.bring(ctx, d); err != nil {
+	m, err := s.bring(ctx, d)
+	if err != nil {
 		return nil, err
 	}
-	if l, err = s.load(ctx, d); err != nil {
+	if l, err = s.attached(d, m); err != nil {
 		return nil, err
 	}
 	return s.know(l), nil
@@ -197,6 +197,11 @@ func (s *Server) load(_ context.Context, d layer.Digest) (*attached, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.attached(d, m)
+}
+
+// attached makes a layer of its manifest and of what the node's disk has of its use.
+func (s *Server) attached(d layer.Digest, m *layer.Manifest) (*attached, error) {
 	l, err := newAttached(d, m)
 	if err != nil {
 		return nil, err
@@ -216,79 +221,6 @@ func (s *Server) verifyMeta(ctx context.Context, l *attached) error {
 	}
 	defer f.Close()
 	return l.manifest.Meta.Verify(ctx, f)
-}
-
-// bring fetches manifest and metadata.
-func (s *Server) bring(ctx context.Context, d layer.Digest) error {
-	m, err := s.store.Get(ctx, d)
-	if err != nil {
-		return err
-	}
-	encoded, got, err := m.Encode()
-	if err != nil || got != d {
-		return fmt.Errorf("layer %s: %w: %w: another manifest", d, sandbox.ErrUnavailable, layer.ErrDamaged)
-	}
-	tmp, err := os.MkdirTemp(s.layers, "new-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
-	if err := os.WriteFile(filepath.Join(tmp, manifestName), encoded, 0o400); err != nil {
-		return fmt.Errorf("layer %s: keep metadata: %w", d, err)
-	}
-	for try := 1; ; try++ {
-		err := s.bringMeta(ctx, d, m, filepath.Join(tmp, metaName))
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, layer.ErrDamaged) || try == maxDamaged {
-			return err
-		}
-		s.src.storeDamaged.Add(1)
-		if id, err := NodeID(d); err == nil {
-			s.src.faults.note(id, FaultStoreDamaged)
-		}
-		s.o.Log.Error("the store gave damaged metadata: it is fetched again", "layer", d, "err", err)
-	}
-	// Something damaged, or half removed, may be there. Mounts of it keep their files.
-	old := tmp + ".old"
-	if err := os.Rename(s.dir(d), old); err == nil {
-		defer os.RemoveAll(old)
-		for _, name := range []string{traceName, openedName} {
-			_ = os.Rename(filepath.Join(old, name), filepath.Join(tmp, name))
-		}
-	}
-	if err := os.Rename(tmp, s.dir(d)); err != nil {
-		return fmt.Errorf("layer %s: keep metadata: %w", d, err)
-	}
-	return nil
-}
-
-func (s *Server) bringMeta(ctx context.Context, d layer.Digest, m *layer.Manifest, path string) error {
-	r, err := s.store.OpenMeta(ctx, d)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	defer context.AfterFunc(ctx, func() { r.Close() })()
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("layer %s: keep metadata: %w", d, err)
-	}
-	defer f.Close()
-	n, err := io.Copy(f, io.LimitReader(r, m.Meta.Size+1))
-	switch {
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	case err != nil:
-		return fmt.Errorf("layer %s: metadata: %w: %w", d, sandbox.ErrUnavailable, err)
-	case n != m.Meta.Size:
-		return fmt.Errorf("layer %s: metadata: %w: %w: %d bytes, want %d", d, sandbox.ErrUnavailable, layer.ErrDamaged, n, m.Meta.Size)
-	}
-	if err := m.Meta.Verify(ctx, f); err != nil {
-		return fmt.Errorf("layer %s: metadata: %w", d, err)
-	}
-	return nil
 }
 
 // find returns a layer by its id, from the node's disk where it was not used since the start.
