@@ -71,5 +71,8 @@ func remedy(l *dsecv1.Layer) string {
 	case from == "":
 		from = "what it was made of"
 	}
-	return fmt.Sprintf("to mend it, bring the same content in again (dsec %s, from %s)", verb, from)
+	if l.GetKind() == dsecv1.LayerKind_LAYER_KIND_BASE {
+		verb += ", or dsec layer import --base"
+	}
+	return fmt.Sprintf("to mend it, bring the same content in again as it came (dsec %s, from %s)", verb, from)
 }
