@@ -18,6 +18,7 @@ import (
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
 	"github.com/opendsec/dsec/edge"
+	"github.com/opendsec/dsec/internal/testkit/patience"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -40,8 +41,8 @@ type Factory struct {
 	Config func(*edge.Config)
 }
 
-// Timeout bounds every wait of the suite.
-const Timeout = 3 * time.Minute
+// Timeout bounds every wait of the suite. Packages whose machines are emulated set a longer one in their init.
+var Timeout = time.Duration(patience.Factor()) * 3 * time.Minute
 
 // Node is a running edge and its clients.
 type Node struct {
