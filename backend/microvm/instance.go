@@ -238,6 +238,9 @@ const respondTimeout = 5 * time.Second
 
 // Responds implements sandbox.Responder: what QEMU does not answer is not the guest's doing.
 func (i *instance) Responds(ctx context.Context) error {
+	if i.Saved() { // nothing of it is to answer
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, respondTimeout)
 	defer cancel()
 	if _, err := i.status(ctx); err != nil {
@@ -247,7 +250,11 @@ func (i *instance) Responds(ctx context.Context) error {
 }
 
 // wakeAgain is wake for a machine whose monitor this process has: where that is silent or gone it is opened again, once.
+// One that is put away stays so.
 func (i *instance) wakeAgain(ctx context.Context) error {
+	if i.Saved() {
+		return nil
+	}
 	err := i.Responds(ctx)
 	if err != nil && ctx.Err() == nil {
 		i.mu.Lock()
