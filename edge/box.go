@@ -37,6 +37,10 @@ type box struct {
 	hooking  chan struct{}
 	hookFail *sandbox.Failure // set before; nil = all is well
 
+	// linking is held while the channel is opened: a machine serves one connection, and each ends the one before. After turn,
+	// before mu.
+	linking sync.Mutex
+
 	mu                   sync.Mutex
 	machine              lifecycle.Machine
 	readyAt              time.Time

@@ -81,6 +81,7 @@ func (b *box) channelLost(conn *aether.Conn, cause error) {
 		b.conn = nil
 	}
 	inst := b.inst
+	paused := b.machine.State() == sandbox.StatePaused
 	b.mu.Unlock()
 	if !current || inst == nil {
 		return
@@ -95,21 +96,46 @@ func (b *box) channelLost(conn *aether.Conn, cause error) {
 		return
 	case <-time.After(doneWait):
 	}
+	if paused && saver(inst) != nil { // connecting lets its machine go on, which is to stand still again then
+		b.join(inst)
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), reconnectTimeout)
 	defer cancel()
-	fresh, err := inst.Connect(ctx)
+	_, err := b.link(ctx, inst)
 	if b.isBare(err) {
 		b.agentWent(inst)
 		return
 	}
-	if err == nil {
-		if err = b.attach(fresh); err != nil {
-			closeQuietly(fresh)
-		}
-	}
 	if err != nil {
 		b.unanswered(inst, errors.Join(cause, err))
 	}
+}
+
+// link opens the channel of a machine, unless it is open: somebody else may have wanted it meanwhile. It tells which.
+func (b *box) link(ctx context.Context, inst sandbox.Instance) (opened bool, err error) {
+	b.linking.Lock()
+	defer b.linking.Unlock()
+	b.mu.Lock()
+	open := b.conn != nil
+	b.mu.Unlock()
+	if open {
+		return false, nil
+	}
+	conn, err := inst.Connect(ctx)
+	if err != nil {
+		return false, err
+	}
+	if err := b.attach(conn); err != nil {
+		b.mu.Lock()
+		if b.conn == conn { // what is closed is not open
+			b.conn = nil
+		}
+		b.mu.Unlock()
+		closeQuietly(conn)
+		return false, err
+	}
+	return true, nil
 }
 
 // late tells errors of what did not answer in time.

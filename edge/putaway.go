@@ -57,7 +57,7 @@ func (b *box) putAway() {
 	select {
 	case b.turn <- struct{}{}:
 	case <-ctx.Done():
-		b.notSaved(ctx.Err())
+		b.notSaved(ctx, ctx.Err())
 		return
 	case <-b.e.closing:
 		return
@@ -85,7 +85,7 @@ func (b *box) putAway() {
 	start := time.Now()
 	bytes, err := s.Save(ctx)
 	if err != nil {
-		b.notSaved(err)
+		b.notSaved(ctx, err)
 		return
 	}
 	b.e.stages.took("pause.save", start)
@@ -93,15 +93,16 @@ func (b *box) putAway() {
 		"bytes": strconv.FormatInt(bytes, 10), "usec": strconv.FormatInt(time.Since(start).Microseconds(), 10)})
 }
 
-// notSaved tells that a paused sandbox keeps its memory, and tries again later.
-func (b *box) notSaved(err error) {
+// notSaved tells that a paused sandbox keeps its memory, and tries again later. ctx is that of the attempt, which is cut off by
+// whoever wants the sandbox; err may be of what was cut.
+func (b *box) notSaved(ctx context.Context, err error) {
 	b.mu.Lock()
 	paused := b.machine.State() == sandbox.StatePaused
 	if paused {
 		b.saveLater(saveRetry)
 	}
 	b.mu.Unlock()
-	if !paused || errors.Is(err, context.Canceled) { // somebody wanted it
+	if !paused || errors.Is(ctx.Err(), context.Canceled) { // somebody wanted it
 		return
 	}
 	b.e.log.Warn("put a paused sandbox away", "sandbox", b.id, "err", err)
@@ -139,11 +140,16 @@ func (b *box) watchEnd(inst sandbox.Instance) {
 
 // bringBack connects to the machine of a paused sandbox that was put away, or was about to be.
 func (b *box) bringBack(ctx context.Context, inst sandbox.Instance) error {
+	if saver(inst) == nil {
+		return nil
+	}
+	b.linking.Lock()
+	defer b.linking.Unlock()
 	b.mu.Lock()
 	connected, saved := b.conn != nil, b.saved()
 	regroup := b.ungrouped
 	b.mu.Unlock()
-	if connected || saver(inst) == nil {
+	if connected {
 		return nil
 	}
 	start := time.Now()

@@ -36,6 +36,11 @@ func TestWantedWhileSaved(t *testing.T) {
 	if text, _ := sandboxtest.Text(b.Attach(&dsecv1.AttachCommandRequest{CommandId: id}).All(), 0); text != "on" {
 		t.Errorf("output %q", text)
 	}
+	for _, ev := range b.Events(0) {
+		if ev.Type == "save_failed" {
+			t.Errorf("nothing has failed: %v", ev)
+		}
+	}
 	b.Pause()
 	b.AwaitSaved()
 }

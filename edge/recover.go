@@ -283,7 +283,7 @@ func (b *box) join(inst sandbox.Instance) {
 	b.mu.Lock()
 	paused := b.machine.State() == sandbox.StatePaused
 	b.mu.Unlock()
-	conn, err := inst.Connect(ctx)
+	opened, err := b.link(ctx, inst)
 	if b.isBare(err) {
 		b.mu.Lock()
 		b.bare = true
@@ -292,11 +292,6 @@ func (b *box) join(inst sandbox.Instance) {
 		b.settle(ctx, inst, paused)
 		return
 	}
-	if err == nil {
-		if err = b.attach(conn); err != nil {
-			closeQuietly(conn)
-		}
-	}
 	if err != nil {
 		b.unanswered(inst, err)
 		return
@@ -304,7 +299,9 @@ func (b *box) join(inst sandbox.Instance) {
 	b.mu.Lock()
 	b.silentSince = 0
 	b.mu.Unlock()
-	b.settle(ctx, inst, paused)
+	if opened { // else by who wanted it since, and has settled it
+		b.settle(ctx, inst, paused)
+	}
 }
 
 // openGroups finds the control groups of the commands and sessions that run. Error: the machine does not answer in time.

@@ -109,3 +109,30 @@ func TestNeverAnswers(t *testing.T) {
 		t.Errorf("ended as %v", end)
 	}
 }
+
+// TestWantedWhileUnanswered: a paused sandbox that did not answer a new edge, and does when it is wanted, has one channel: the
+// attempt that is still to come does not take it away.
+func TestWantedWhileUnanswered(t *testing.T) {
+	s := &slowAnswers{late: make(chan struct{})}
+	var opened atomic.Int64
+	o := s.options()
+	o.Wrap = func(_ sandbox.ID, c net.Conn) net.Conn { opened.Add(1); return c }
+	const again = 300 * time.Millisecond // between attempts
+	n := sandboxtest.Start(t, factoryOf(o), func(c *edge.Config) {
+		c.PauseKeepsMemory, c.AnswerLimit = time.Hour, 24*again
+	})
+	b := n.Create(t, nil)
+	b.Pause()
+	s.slow.Store(true)
+	n.Restart()
+	<-s.late
+	s.slow.Store(false)
+	before := opened.Load()
+	b.WantShell("echo up", "up\n")
+	for deadline := time.Now().Add(4 * again); time.Now().Before(deadline); {
+		b.WantShell("echo up", "up\n")
+	}
+	if got := opened.Load() - before; got != 1 {
+		t.Errorf("%d channels were opened, not one", got)
+	}
+}

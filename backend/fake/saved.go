@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/opendsec/dsec/sandbox"
 )
 
 var _ sandbox.Saver = (*Machine)(nil)
 
-// ErrHang, returned by the hook "save", makes it go on until its context ends.
+// ErrHang, returned by the hook "save", makes it go on until its context ends. Its error then is of what was cut, as a connection's.
 var ErrHang = errors.New("until the context ends")
 
 // Save implements sandbox.Saver: a machine that is saved has no connection. The hook "save" may make it fail.
@@ -18,7 +19,7 @@ func (m *Machine) Save(ctx context.Context) (int64, error) {
 	err := m.b.hook("save", m.id)
 	if errors.Is(err, ErrHang) {
 		<-ctx.Done()
-		err = ctx.Err()
+		err = fmt.Errorf("save fake machine %s: %w", m.id, os.ErrDeadlineExceeded)
 	}
 	if err != nil {
 		return 0, err
