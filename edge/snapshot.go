@@ -156,7 +156,11 @@ func (e *Edge) fromSnapshot(req *dsecv1.CreateResolvedRequest) (x *snapshot, don
 	c := x.rec.Created
 	if c.Spec.GetBackend() != dsecv1.Backend_BACKEND_UNSPECIFIED && req.Create.Spec.Backend != dsecv1.Backend_BACKEND_UNSPECIFIED && c.Spec.Backend != req.Create.Spec.Backend {
 		e.snapshots.release(x)
-		return nil, nil, invalid("snapshot %s is of a sandbox of another backend (%s)", x.id, backendNames[c.Spec.Backend])
+		return nil, nil, invalid("snapshot %s is of a sandbox of another backend: leave the backend out, or say %s", x.id, backendNames[c.Spec.Backend])
+	}
+	if x.rec.NextOrder == 0 && req.Create.Spec.Backend == dsecv1.Backend_BACKEND_UNSPECIFIED {
+		req.Create = proto.Clone(req.Create).(*dsecv1.CreateSandboxRequest)
+		req.Create.Spec.Backend = c.Spec.Backend
 	}
 	req.Layers, req.ImageEnv, req.ImageUser, req.ImageWorkdir = c.Resolved, c.ImageEnv, c.Spec.User, c.Spec.Workdir
 	req.NetworkDefaults = c.NetworkDefaults

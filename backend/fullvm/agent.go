@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/opendsec/dsec/backend/qemu"
@@ -179,23 +180,11 @@ func (i *instance) wake(ctx context.Context) error {
 	if !there {
 		return nil
 	}
-	for {
-		status, err := i.status(ctx)
-		if err != nil {
-			return err
-		}
-		if standsStill(status) {
-			return i.run(ctx, "cont")
-		}
-		if status != "finish-migrate" { // an edge was killed while it saved the machine
-			return nil
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
+	stands, err := i.stands(ctx)
+	if err != nil || !stands {
+		return err
 	}
+	return i.run(ctx, "cont")
 }
 
 // connect opens a connection to the agent of that turn, which gets what a claim says unless it has it.
@@ -260,6 +249,10 @@ func (i *instance) prepare() *control.Prepare {
 func (i *instance) renewAgent(ctx context.Context) error {
 	p := i.prepare()
 	if _, err := i.ask(ctx, &control.Request{Op: control.OpRenew, Prepare: p}); err != nil {
+		if strings.HasSuffix(err.Error(), control.Unknown) {
+			return fmt.Errorf("%w: the agent inside is of an earlier version, which cannot make a copy a machine of its own: install this node's in the disk (hack/fullvm-agent.sh)",
+				sandbox.ErrFailedPrecondition)
+		}
 		return err
 	}
 	c, err := i.Connect(ctx)

@@ -177,7 +177,8 @@ func (i *instance) bootFailure(err error) error {
 	ended := i.end
 	i.mu.Unlock()
 	var f *sandbox.Failure
-	if ended == nil && (errors.As(err, &f) || errors.Is(err, sandbox.ErrInvalid) || errors.Is(err, context.Canceled)) {
+	if ended == nil && (errors.As(err, &f) || errors.Is(err, sandbox.ErrInvalid) || errors.Is(err, sandbox.ErrFailedPrecondition) ||
+		errors.Is(err, context.Canceled)) {
 		return err
 	}
 	f = sandbox.NewFailure(sandbox.KindBootFailed, "the full VM did not start: %v", err)

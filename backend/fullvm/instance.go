@@ -174,7 +174,11 @@ func (i *instance) Pause(ctx context.Context) error {
 
 // Resume lets them go on. A system without an agent finds its clock late.
 func (i *instance) Resume(ctx context.Context) error {
-	if err := i.run(ctx, "cont"); err != nil {
+	_, err := i.stands(ctx)
+	if err == nil {
+		err = i.run(ctx, "cont")
+	}
+	if err != nil {
 		return fmt.Errorf("resume %s: %w", i.id, err)
 	}
 	i.thaw(ctx)

@@ -11,11 +11,10 @@ import (
 	"github.com/opendsec/dsec/sandbox"
 )
 
-// TestNoRoom: where the node has no room for what a machine writes, that is the node's doing, and is told.
-func TestNoRoom(t *testing.T) {
-	n := node(t, fullvmtest.Echo("x"), "")
+// smallState is a state directory with that much room.
+func smallState(t *testing.T, size string) string {
 	state := t.TempDir()
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", state).CombinedOutput(); err != nil {
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "tmpfs", state).CombinedOutput(); err != nil {
 		t.Fatalf("mount: %v %s", err, out)
 	}
 	t.Cleanup(func() {
@@ -23,6 +22,13 @@ func TestNoRoom(t *testing.T) {
 			t.Errorf("umount: %v %s", err, out)
 		}
 	})
+	return state
+}
+
+// TestNoRoom: where the node has no room for what a machine writes, that is the node's doing, and is told.
+func TestNoRoom(t *testing.T) {
+	n := node(t, fullvmtest.Echo("x"), "")
+	state := smallState(t, "2m")
 	d := n.Factory.Backend(t, sandbox.NewEdgeID(), state)
 	defer func() {
 		if err := d.Close(t.Context()); err != nil {

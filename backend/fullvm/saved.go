@@ -161,6 +161,8 @@ func (d *Driver) goOn(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, im
 		return nil, err
 	}
 	switch {
+	case spec.CloudInit != nil:
+		return nil, fmt.Errorf("snapshot %s: %w: what goes on in it has started already, with the cloud-init that it had: leave cloud_init out", from, sandbox.ErrInvalid)
 	case n.CPUs != m.cpus || n.Memory != spec.Limits.MemoryBytes || n.Disk != spec.Limits.DiskBytes&^(disk.SectorSize-1):
 		return nil, fmt.Errorf("snapshot %s: %w: what goes on in it has the size that it had: %d processors, %d bytes of memory, %d of disk",
 			from, sandbox.ErrInvalid, n.CPUs, n.Memory, n.Disk)

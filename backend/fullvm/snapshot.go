@@ -123,24 +123,49 @@ func (i *instance) saveState(ctx context.Context, path string) (sum []byte, err 
 	defer func() { err = errors.Join(err, f.Close()) }()
 	h := sha256.New()
 	err = qemu.Save(ctx, i.query, i.d.dir(i.id), func(r io.Reader) error {
-		_, err := io.Copy(io.MultiWriter(f, h), io.LimitReader(r, i.limits.Memory+maxDevices))
+		most := maxState(i.limits.Memory)
+		n, err := io.Copy(io.MultiWriter(f, h), io.LimitReader(r, most+1))
+		if err == nil && n > most {
+			err = fmt.Errorf("QEMU tells more than %d bytes of a machine of %d", most, i.limits.Memory)
+		}
 		return err
 	})
 	return h.Sum(nil), err
 }
 
-// maxDevices bounds what a machine's state is beyond its memory, bytes: its screen's memory is a part.
-const maxDevices = 128 << 20
+// maxState bounds a machine's state, bytes: its memory, with eight bytes that name each page and some to spare, and its devices,
+// of which its screen's memory is a part.
+func maxState(memory int64) int64 { return memory + memory/256 + 128<<20 }
 
 // goOn lets a machine go on that was stopped for a snapshot, and its commands.
 func (i *instance) goOn(ctx context.Context) error {
-	if status, err := i.status(ctx); err == nil && standsStill(status) {
-		if err := i.run(ctx, "cont"); err != nil {
-			return err
-		}
+	there, stop := context.WithTimeout(ctx, askTimeout)
+	defer stop()
+	stands, err := i.stands(there)
+	if err == nil && stands {
+		err = i.run(ctx, "cont")
+	}
+	if err != nil {
+		return err
 	}
 	i.thaw(ctx)
 	return nil
+}
+
+// stands tells whether a machine waits to be let go on, once no saving of it is on its way: one that failed, or whose edge was
+// killed, takes QEMU a moment to give up, in which it cannot be let go on.
+func (i *instance) stands(ctx context.Context) (bool, error) {
+	for {
+		status, err := i.status(ctx)
+		if err != nil || status != "finish-migrate" {
+			return standsStill(status), err
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
 }
 
 // standsStill tells whether a machine of this status waits to be let go on.

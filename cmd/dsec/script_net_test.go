@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/opendsec/dsec/backend/fullvm/fullvmtest"
 	"github.com/opendsec/dsec/policy/network/networktest"
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -42,6 +43,9 @@ func networkScripts(t *testing.T, dir string) {
 				// On a real disk, as the files of layers want it, and a short path: sockets lie below it.
 				work, err := os.MkdirTemp("/var/tmp", "ds-")
 				if err != nil {
+					return err
+				}
+				if err := os.WriteFile(filepath.Join(env.WorkDir, "echo.raw"), fullvmtest.Echo("x"), 0o600); err != nil {
 					return err
 				}
 				env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))

@@ -107,7 +107,7 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 		if m != nil {
 			backends[m.Name()] = m
 		}
-		v, err := openFullVM(ctx, driverConfig{edge: id, state: d, opts: opts, log: log})
+		v, err := openFullVM(ctx, driverConfig{edge: id, state: d, opts: opts, log: log, net: net})
 		if err != nil {
 			return err
 		}

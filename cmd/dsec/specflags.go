@@ -36,7 +36,7 @@ type specFlags struct {
 
 func (f *specFlags) register(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.backend, "backend", "container", "kind of machine: container, microvm, fullvm, fake")
+	fl.StringVar(&f.backend, "backend", "container", "kind of machine: container, microvm, fullvm, fake (with --snapshot: the snapshot's)")
 	fl.StringVar(&f.image, "image", "", "base by the reference `REF` that it was imported from, or by its name")
 	fl.StringVar(&f.environment, "environment", "", "named environment `NAME` (dsec env); --workspace and the like add to it")
 	fl.StringVar(&f.base, "base", "", "base layer `NAME[@V]`")
@@ -82,6 +82,9 @@ func (f *specFlags) spec(cmd *cobra.Command) (*dsecv1.SandboxSpec, error) {
 	backend, ok := dsecv1.Backend_value["BACKEND_"+strings.ToUpper(f.backend)]
 	if !ok || backend == 0 {
 		return nil, fmt.Errorf("backend %q: want container, microvm, fullvm or fake", f.backend)
+	}
+	if f.snapshot != "" && !cmd.Flags().Changed("backend") {
+		backend = 0 // the snapshot's
 	}
 	s := &dsecv1.SandboxSpec{
 		Backend:     dsecv1.Backend(backend),

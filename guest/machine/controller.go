@@ -151,7 +151,7 @@ func (c *controller) answer(q *control.Request, reply *control.Reply) (err error
 	case control.OpRemove:
 		return g.remove(q.Group)
 	}
-	return errors.New("unknown request")
+	return errors.New(control.Unknown)
 }
 
 func (c *controller) connectionClosed(token []byte) {

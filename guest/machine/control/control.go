@@ -105,6 +105,9 @@ const (
 	KindPrepared = "prepared" // it has been prepared before
 )
 
+// Unknown is the error that answers an operation that the agent, of an earlier version, does not know.
+const Unknown = "unknown request"
+
 // Group is what a machine knows of a command's control group.
 type Group struct {
 	OOMKills int64
