@@ -24,6 +24,9 @@ import (
 
 var _ sandbox.Saver = (*instance)(nil)
 
+// errFullDisk is of kind sandbox.ErrExhausted.
+var errFullDisk = fmt.Errorf("%w: the disk of the node's state is full: make room", sandbox.ErrExhausted)
+
 // savedName is the directory of a machine's memory and state in its own.
 const savedName = "saved"
 
@@ -61,7 +64,7 @@ func (i *instance) Save(ctx context.Context) (bytes int64, err error) {
 	defer func() {
 		if err != nil {
 			if linux.NoRoom(err) {
-				err = fmt.Errorf("%w: the disk of the node's state is full: make room: %w", sandbox.ErrExhausted, err)
+				err = fmt.Errorf("%w: %w", errFullDisk, err)
 			}
 			err = fmt.Errorf("put machine %s away: %w", i.id, err)
 		}
@@ -244,6 +247,9 @@ func (i *instance) bringBack(ctx context.Context) (err error) {
 		return err
 	}
 	r, m, n, t, err := i.openPutAway(ctx)
+	if errors.Is(err, sandbox.ErrFailedPrecondition) {
+		err = fmt.Errorf("%w: as long as that is so it can only be stopped", err)
+	}
 	if err != nil {
 		return fmt.Errorf("bring machine %s back: %w", i.id, err)
 	}
@@ -254,7 +260,11 @@ func (i *instance) bringBack(ctx context.Context) (err error) {
 		if said := i.said(); said != "" {
 			err = fmt.Errorf("%w: QEMU says: %s", err, said)
 		}
-		err = fmt.Errorf("bring machine %s back: %w: %w", i.id, sandbox.ErrUnavailable, err)
+		kind := sandbox.ErrUnavailable
+		if linux.NoRoom(err) {
+			kind = errFullDisk
+		}
+		err = fmt.Errorf("bring machine %s back: %w: %w", i.id, kind, err)
 		if e := i.endQEMU(); e != nil {
 			i.d.log.Warn("a machine that is put away may still run", "id", i.id, "err", e)
 		}
@@ -338,6 +348,9 @@ func (i *instance) openPutAway(ctx context.Context) (*record, *hardware, *snapsh
 	r.Saved = true
 	dir := i.d.savedDir(i.id)
 	n, t, err := i.d.readNote(ctx, dir)
+	if errors.Is(err, sandbox.ErrNotFound) { // not the sandbox, which is there
+		err = fmt.Errorf("%w: it is damaged: its files are gone from %s", sandbox.ErrFailedPrecondition, dir)
+	}
 	if err != nil {
 		return fail(err)
 	}

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"connectrpc.com/connect"
+
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/backend/microvm"
 	"github.com/opendsec/dsec/guest/aether"
@@ -181,6 +183,29 @@ func TestPutAwayDamaged(t *testing.T) {
 	}
 	b.AwaitSaved()
 	flipAt()
+	note := filepath.Join(filepath.Dir(ram), "template.json")
+	if err := os.Rename(note, note+"-away"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = n.Sandboxes.ResumeSandbox(b.Ctx, &dsecv1.ResumeSandboxRequest{SandboxId: b.ID})
+	if connect.CodeOf(err) != connect.CodeFailedPrecondition || !strings.Contains(err.Error(), "can only be stopped") {
+		t.Errorf("with its note gone: %v", err)
+	}
+	if err := os.Rename(note+"-away", note); err != nil {
+		t.Fatal(err)
+	}
+	next := filepath.Join(filepath.Dir(filepath.Dir(ram)), "record.json.new")
+	if err := os.Symlink("/dev/full", next); err != nil {
+		t.Fatal(err)
+	}
+	_, err = n.Sandboxes.ResumeSandbox(b.Ctx, &dsecv1.ResumeSandboxRequest{SandboxId: b.ID})
+	if err := os.Remove(next); err != nil {
+		t.Fatal(err)
+	}
+	if connect.CodeOf(err) != connect.CodeResourceExhausted || !strings.Contains(err.Error(), "make room") || strings.Contains(err.Error(), "hub 0") {
+		t.Errorf("without room: %v", err)
+	}
+	b.AwaitSaved()
 	b.WantShell("echo still here", "still here\n")
 	b.Pause()
 	b.AwaitSaved()
