@@ -263,3 +263,24 @@ func (i *instance) query(ctx context.Context, command string, args, out any) err
 	}
 	return err
 }
+
+// monitor is the machine's, for what backends of machines share.
+type monitor struct{ i *instance }
+
+// Do implements qemu.Monitor.
+func (m monitor) Do(ctx context.Context, command string, args, out any) error {
+	return m.i.query(ctx, command, args, out)
+}
+
+// Pass implements qemu.Monitor.
+func (m monitor) Pass(ctx context.Context, command string, args any, file *os.File) error {
+	m.i.mu.Lock()
+	c := m.i.monitor
+	m.i.mu.Unlock()
+	if c == nil {
+		return m.i.gone()
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return c.Pass(ctx, command, args, file)
+}

@@ -249,7 +249,7 @@ func (i *instance) load(ctx context.Context, path string) error {
 		return err
 	}
 	defer f.Close()
-	return qemu.Load(ctx, i.query, i.d.dir(i.id), func(w io.Writer) error {
+	return qemu.Load(ctx, monitor{i}, func(w io.Writer) error {
 		_, err := io.Copy(w, f)
 		return err
 	})

@@ -122,7 +122,7 @@ func (i *instance) saveState(ctx context.Context, path string) (sum []byte, err 
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	h := sha256.New()
-	err = qemu.Save(ctx, i.query, i.d.dir(i.id), func(r io.Reader) error {
+	err = qemu.Save(ctx, monitor{i}, func(r io.Reader) error {
 		most := maxState(i.limits.Memory)
 		n, err := io.Copy(io.MultiWriter(f, h), io.LimitReader(r, most+1))
 		if err == nil && n > most {

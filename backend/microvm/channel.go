@@ -32,8 +32,6 @@ func openChannel(ctx context.Context, dir string, ctl *controlConn) (*channelCon
 	return qemu.OpenChannel(ctx, dir, channelName, ctl.Control)
 }
 
-func dial(ctx context.Context, dir, name string) (net.Conn, error) { return qemu.Dial(ctx, dir, name) }
-
 func awaitSocket(ctx context.Context, dir, name string, gone <-chan struct{}) (net.Conn, error) {
 	return qemu.Await(ctx, dir, name, gone)
 }
@@ -41,6 +39,3 @@ func awaitSocket(ctx context.Context, dir, name string, gone <-chan struct{}) (n
 func (c *controlConn) send(q *control.Request) (<-chan *control.Reply, func(), error) {
 	return c.Send(q)
 }
-
-// writeLimit bounds the writing of one message.
-const writeLimit = qemu.WriteLimit

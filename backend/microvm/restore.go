@@ -5,17 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/sandbox"
 )
-
-// stateFile is what QEMU calls the file that its state goes through.
-const stateFile = "state"
 
 // maxState bounds a machine's state without its memory, bytes.
 const maxState = 16 << 20
@@ -28,44 +24,23 @@ func (i *instance) restore(ctx context.Context, state []byte) error {
 	if err := i.query(ctx, "migrate-set-capabilities", ignoreShared, nil); err != nil {
 		return err
 	}
-	// Nobody is to be told that a hardware address has moved.
-	if err := i.query(ctx, "migrate-set-parameters", map[string]any{"announce-rounds": 0}, nil); err != nil {
+	return qemu.Load(ctx, monitor{i}, func(w io.Writer) error {
+		_, err := w.Write(state)
 		return err
-	}
-	nc, err := i.statePipe(ctx)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	if err := i.query(ctx, "migrate-incoming", map[string]any{"uri": "fd:" + stateFile}, nil); err != nil {
-		return err
-	}
-	_ = nc.SetDeadline(time.Now().Add(writeLimit))
-	_, err = nc.Write(state)
-	if err = errors.Join(err, nc.Close()); err != nil {
-		return fmt.Errorf("restore: %w", err)
-	}
-	_, err = i.awaitStatus(ctx, func(s string) bool { return s != "inmigrate" })
-	return err
+	})
 }
 
-// statePipe hands QEMU one end of a connection for its state, and returns the other.
-func (i *instance) statePipe(ctx context.Context) (net.Conn, error) {
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	theirs, ours := os.NewFile(uintptr(fds[0]), "state"), os.NewFile(uintptr(fds[1]), "state")
-	defer theirs.Close()
-	nc, err := net.FileConn(ours)
-	if err = errors.Join(err, ours.Close()); err != nil {
-		return nil, err
-	}
-	if err := i.pass(ctx, "getfd", map[string]any{"fdname": stateFile}, theirs); err != nil {
-		nc.Close()
-		return nil, err
-	}
-	return nc, nil
+// monitor is the machine's, for what backends of machines share.
+type monitor struct{ i *instance }
+
+// Do implements qemu.Monitor.
+func (m monitor) Do(ctx context.Context, command string, args, out any) error {
+	return m.i.query(ctx, command, args, out)
+}
+
+// Pass implements qemu.Monitor.
+func (m monitor) Pass(ctx context.Context, command string, args any, file *os.File) error {
+	return m.i.pass(ctx, command, args, file)
 }
 
 // pass is query with a file that the command is about.
@@ -113,48 +88,12 @@ func (i *instance) suspend(ctx context.Context) (state []byte, err error) {
 	return state, err
 }
 
-// unbounded is the rate at which a machine is saved, bytes a second.
-const unbounded = 1 << 40
-
-// save makes QEMU tell the state of a machine that stands still. What take leaves unread makes it fail.
+// save makes QEMU tell the state of a machine that stands still, without its memory where that is a file's.
 func (i *instance) save(ctx context.Context, take func(io.Reader) error) error {
 	if err := i.query(ctx, "migrate-set-capabilities", ignoreShared, nil); err != nil {
 		return err
 	}
-	if err := i.query(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": int64(unbounded)}, nil); err != nil {
-		return err
-	}
-	nc, err := i.statePipe(ctx)
-	if err != nil {
-		return err
-	}
-	defer nc.Close()
-	if err := i.query(ctx, "migrate", map[string]any{"uri": "fd:" + stateFile}, nil); err != nil {
-		return err
-	}
-	stopRead := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
-	defer stopRead()
-	if err := take(nc); err != nil {
-		return err
-	}
-	var m struct {
-		Status string `json:"status"`
-		Desc   string `json:"error-desc"`
-	}
-	for m.Status != "completed" {
-		if err := i.query(ctx, "query-migrate", nil, &m); err != nil {
-			return err
-		}
-		if m.Status == "failed" || m.Status == "cancelled" {
-			return fmt.Errorf("save the machine: %s", m.Desc)
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(2 * time.Millisecond):
-		}
-	}
-	return nil
+	return qemu.Save(ctx, monitor{i}, take)
 }
 
 // filling is what is in an empty disk's place: a node, and the set of the file that it reads.

@@ -173,8 +173,20 @@ func (d *Driver) startQEMU(r *record, m *hardware) (*os.File, error) {
 		return nil, err
 	}
 	defer birth.Close()
+	var files []*os.File
+	if jailed.slots == 0 {
+		files, err = jailed.hand()
+		defer func() {
+			for _, f := range files {
+				f.Close()
+			}
+		}()
+		if err != nil {
+			return nil, fmt.Errorf("layers of %s: %w", r.ID, err)
+		}
+	}
 	cmd := exec.Command(d.cfg.QEMU, jailed.args()...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, said, said
+	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = dir, said, said, files
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(birth.Fd()),
 		// It sees no other process, reaches no network but by the tap that it is handed, and shares no memory by name.

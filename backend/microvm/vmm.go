@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -52,6 +53,7 @@ type hardware struct {
 	cpus   int
 	memory int64 // bytes
 	layers []layerFiles
+	handed int   // how many files it gets open
 	disk   int64 // bytes of the writable disk, of one that boots with it
 	// Of templates and their clones, which get their layers later: slots is for how many layers there are disks, empty ones.
 	slots int
@@ -108,6 +110,9 @@ func (m *hardware) args() []string {
 		"-netdev", nicNet, "-device", nic,
 		"-kernel", m.boot.kernel, "-initrd", m.boot.initrd, "-append", m.commandLine(),
 	}
+	for k := range m.handed {
+		a = append(a, "-add-fd", fmt.Sprintf("set=%d,fd=%d", handedSet+k, handedFD+k))
+	}
 	a = append(a, m.memoryArgs()...)
 	if m.slots > 0 {
 		return append(a, m.slotArgs()...)
@@ -130,6 +135,36 @@ func (m *hardware) args() []string {
 	}
 	disk(diskSerial, diskName, true)
 	return a
+}
+
+// Numbers of the files that a machine gets open from the start: of their sets, beyond those of what it gets later, and of the
+// first descriptor.
+const (
+	handedSet = 1000
+	handedFD  = 3
+)
+
+// hand opens the files of the layers that the machine boots with: their paths may lead there for this process alone. The
+// files are QEMU's, in their order.
+func (m *hardware) hand() (files []*os.File, err error) {
+	m.layers = slices.Clone(m.layers)
+	open := func(path *string) {
+		if *path == "" || err != nil {
+			return
+		}
+		f, oerr := os.Open(*path)
+		if err = oerr; err != nil {
+			return
+		}
+		*path = fmt.Sprintf("/dev/fdset/%d", handedSet+len(files))
+		files = append(files, f)
+	}
+	for k := range m.layers {
+		open(&m.layers[k].meta)
+		open(&m.layers[k].data)
+	}
+	m.handed = len(files)
+	return files, err
 }
 
 // slotSize is the size of an empty disk, bytes: what is put into its place may be smaller.

@@ -7,17 +7,20 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 )
 
-// Ask runs a command of a machine's monitor and reads its result.
-type Ask func(ctx context.Context, command string, args, out any) error
+// Monitor runs commands of a machine's monitor.
+type Monitor interface {
+	// Do runs a command and reads its result into out, unless that is nil.
+	Do(ctx context.Context, command string, args, out any) error
+	// Pass runs a command with a file that it is about.
+	Pass(ctx context.Context, command string, args any, file *os.File) error
+}
 
-// Names of sockets in a machine's directory while its state is saved or restored.
-const (
-	incomingName = "incoming"
-	outgoingName = "outgoing"
-)
+// stateFile is what QEMU calls the file that a machine's state goes through.
+const stateFile = "state"
 
 // unbounded is the rate at which a machine is saved, bytes a second.
 const unbounded = 1 << 40
@@ -25,52 +28,38 @@ const unbounded = 1 << 40
 // poll is how often a monitor is asked for what it has no event for.
 const poll = 2 * time.Millisecond
 
-// Save makes QEMU tell the whole state of a machine that stands still, whose directory is dir. What take leaves unread makes
-// it fail. The machine stands still afterwards, "postmigrate".
-func Save(ctx context.Context, ask Ask, dir string, take func(io.Reader) error) error {
-	if err := ask(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": int64(unbounded)}, nil); err != nil {
+// Save makes QEMU tell the state of a machine that stands still. What take leaves unread makes it fail. The machine stands
+// still afterwards, "postmigrate".
+func Save(ctx context.Context, m Monitor, take func(io.Reader) error) error {
+	if err := m.Do(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": int64(unbounded)}, nil); err != nil {
 		return err
 	}
-	at, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer at.Close()
-	path := fmt.Sprintf("/proc/self/fd/%d/%s", at.Fd(), outgoingName) // socket addresses end at 108 bytes
-	_ = os.Remove(path)                                               // of a process that was killed
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	stop := context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	if err := ask(ctx, "migrate", map[string]any{"uri": "unix:" + outgoingName}, nil); err != nil {
-		return err
-	}
-	nc, err := l.Accept()
+	nc, err := statePipe(ctx, m)
 	if err != nil {
 		return err
 	}
 	defer nc.Close()
-	stopRead := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
-	defer stopRead()
+	if err := m.Do(ctx, "migrate", map[string]any{"uri": "fd:" + stateFile}, nil); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
 	if err := take(nc); err != nil {
 		return err
 	}
 	for {
-		var m struct {
+		var q struct {
 			Status string `json:"status"`
 			Desc   string `json:"error-desc"`
 		}
-		if err := ask(ctx, "query-migrate", nil, &m); err != nil {
+		if err := m.Do(ctx, "query-migrate", nil, &q); err != nil {
 			return err
 		}
-		switch m.Status {
+		switch q.Status {
 		case "completed":
 			return nil
 		case "failed", "cancelled":
-			return fmt.Errorf("save the machine: %s", m.Desc)
+			return fmt.Errorf("save the machine: %s", q.Desc)
 		}
 		if err := wait(ctx); err != nil {
 			return err
@@ -79,16 +68,17 @@ func Save(ctx context.Context, ask Ask, dir string, take func(io.Reader) error) 
 }
 
 // Load gives a QEMU that was started for it, with -incoming defer, the state that give writes. The machine stands still then.
-func Load(ctx context.Context, ask Ask, dir string, give func(io.Writer) error) error {
+func Load(ctx context.Context, m Monitor, give func(io.Writer) error) error {
 	// Nobody is to be told that a hardware address has moved.
-	if err := ask(ctx, "migrate-set-parameters", map[string]any{"announce-rounds": 0}, nil); err != nil {
+	if err := m.Do(ctx, "migrate-set-parameters", map[string]any{"announce-rounds": 0}, nil); err != nil {
 		return err
 	}
-	if err := ask(ctx, "migrate-incoming", map[string]any{"uri": "unix:" + incomingName}, nil); err != nil {
-		return err
-	}
-	nc, err := Dial(ctx, dir, incomingName)
+	nc, err := statePipe(ctx, m)
 	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	if err := m.Do(ctx, "migrate-incoming", map[string]any{"uri": "fd:" + stateFile}, nil); err != nil {
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
@@ -100,7 +90,7 @@ func Load(ctx context.Context, ask Ask, dir string, give func(io.Writer) error) 
 		var s struct {
 			Status string `json:"status"`
 		}
-		if err := ask(ctx, "query-status", nil, &s); err != nil {
+		if err := m.Do(ctx, "query-status", nil, &s); err != nil {
 			return fmt.Errorf("restore: %w", err)
 		}
 		if s.Status != "inmigrate" {
@@ -110,6 +100,25 @@ func Load(ctx context.Context, ask Ask, dir string, give func(io.Writer) error) 
 			return err
 		}
 	}
+}
+
+// statePipe hands QEMU one end of a connection for a state, and returns the other.
+func statePipe(ctx context.Context, m Monitor) (net.Conn, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	theirs, ours := os.NewFile(uintptr(fds[0]), "state"), os.NewFile(uintptr(fds[1]), "state")
+	defer theirs.Close()
+	nc, err := net.FileConn(ours)
+	if err = errors.Join(err, ours.Close()); err != nil {
+		return nil, err
+	}
+	if err := m.Pass(ctx, "getfd", map[string]any{"fdname": stateFile}, theirs); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return nc, nil
 }
 
 func wait(ctx context.Context) error {

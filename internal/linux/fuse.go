@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NewFUSE makes a detached read-only mount of a FUSE file system for root alone, and the device through which it is
-// served. The kernel's first request, INIT, waits on the device.
+// NewFUSE makes a detached read-only mount of a FUSE file system, and the device through which it is served. Root alone finds
+// it; whom root hands an open file may use that, as a QEMU without privileges does. The kernel's first request, INIT, waits on
+// the device.
 func NewFUSE(name string) (device, mount *os.File, err error) {
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -21,6 +22,7 @@ func NewFUSE(name string) (device, mount *os.File, err error) {
 		Option{Key: "rootmode", Value: "40000"},
 		Option{Key: "user_id", Value: "0"},
 		Option{Key: "group_id", Value: "0"},
+		Option{Key: "allow_other", Flag: true},
 	)
 	if err != nil {
 		unix.Close(fd)
