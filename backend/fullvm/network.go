@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,7 +55,11 @@ func (d *Driver) inside(r *record) *control.Network {
 	if !r.Net || d.cfg.Network == nil {
 		return nil
 	}
-	return &control.Network{End: d.cfg.Network.End(r.Slot), Resolvers: d.cfg.Network.Resolvers()}
+	n := &control.Network{End: d.cfg.Network.End(r.Slot), Resolvers: d.cfg.Network.Resolvers()}
+	if mac, err := net.ParseMAC(r.MAC); err == nil {
+		copy(n.Hardware[:], mac)
+	}
+	return n
 }
 
 // networkConfig tells cloud-init the same, in its second format.

@@ -27,7 +27,7 @@ func plugSystem(n *control.Network) error {
 	if n == nil {
 		return nil
 	}
-	index, err := interfaceOf(n.End.MAC)
+	index, err := interfaceOf(n.End.MAC, n.Hardware)
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (c *controller) replugSystem(n *control.Network) error {
 	if old == nil {
 		return plugSystem(n)
 	}
-	index, err := interfaceOf(old.End.MAC)
+	index, err := interfaceOf(old.End.MAC, old.Hardware)
 	if err != nil {
 		return err
 	}
@@ -79,9 +79,9 @@ func (c *controller) replugSystem(n *control.Network) error {
 	return nil
 }
 
-// interfaceOf finds the interface of a hardware address, whatever the system calls it, once its driver is there.
-func interfaceOf(mac [6]byte) (int, error) {
-	want := fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", mac[0], mac[1], mac[2], mac[3], mac[4], mac[5])
+// interfaceOf finds the interface that has one of two hardware addresses, whatever the system calls it, once its driver is
+// there.
+func interfaceOf(mac, hardware [6]byte) (int, error) {
 	end := time.Now().Add(interfaceWait)
 	for {
 		all, err := filepath.Glob("/sys/class/net/*/address")
@@ -90,16 +90,24 @@ func interfaceOf(mac [6]byte) (int, error) {
 		}
 		for _, path := range all {
 			b, err := os.ReadFile(path)
-			if err != nil || strings.TrimSpace(string(b)) != want {
+			if err != nil {
 				continue
+			}
+			if has := strings.TrimSpace(string(b)); has != macText(mac) && has != macText(hardware) || has == macText([6]byte{}) {
+				continue // the last is that of lo
 			}
 			if b, err = os.ReadFile(filepath.Join(filepath.Dir(path), "ifindex")); err == nil {
 				return strconv.Atoi(strings.TrimSpace(string(b)))
 			}
 		}
 		if time.Now().After(end) {
-			return 0, fmt.Errorf("network: %w: the system has found no interface with the address %s: its kernel needs the driver virtio_net", os.ErrNotExist, want)
+			return 0, fmt.Errorf("network: %w: the system has found no interface with the address %s: its kernel needs the driver virtio_net", os.ErrNotExist, macText(mac))
 		}
 		time.Sleep(50 * time.Millisecond) // the kernel tells udev, which not every system has
 	}
+}
+
+// macText is a hardware address in text.
+func macText(a [6]byte) string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", a[0], a[1], a[2], a[3], a[4], a[5])
 }
