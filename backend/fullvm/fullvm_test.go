@@ -379,9 +379,10 @@ func TestRefused(t *testing.T) {
 		kind error
 		want string
 	}{
-		"QEMU":      {fullvm.Config{QEMU: "no-such-qemu"}, sandbox.Spec{Layers: []sandbox.LayerRef{{Digest: mine}}}, sandbox.ErrUnsupported, "install QEMU"},
-		"two":       {fullvm.Config{}, sandbox.Spec{Layers: make([]sandbox.LayerRef, 2)}, sandbox.ErrInvalid, "one disk"},
-		"snapshots": {fullvm.Config{}, sandbox.Spec{Layers: make([]sandbox.LayerRef, 1), Snapshots: []sandbox.SnapshotID{"n"}}, sandbox.ErrUnsupported, "snapshots"},
+		"QEMU": {fullvm.Config{QEMU: "no-such-qemu"}, sandbox.Spec{Layers: []sandbox.LayerRef{{Digest: mine}}}, sandbox.ErrUnsupported, "install QEMU"},
+		"two":  {fullvm.Config{}, sandbox.Spec{Layers: make([]sandbox.LayerRef, 2)}, sandbox.ErrInvalid, "one disk"},
+		"no snapshot": {fullvm.Config{Layers: posix.NewNode(store)}, sandbox.Spec{Layers: []sandbox.LayerRef{{Digest: uefi.Digest}}, Limits: limits,
+			Snapshots: []sandbox.SnapshotID{sandbox.NewSnapshotID(sandbox.NewEdgeID())}}, sandbox.ErrNotFound, "snapshot n"},
 		"no disk": {fullvm.Config{Layers: posix.NewNode(store)}, sandbox.Spec{Layers: []sandbox.LayerRef{{Digest: string(files)}}, Limits: limits},
 			sandbox.ErrInvalid, "--disk"},
 		"firmware": {fullvm.Config{Layers: posix.NewNode(store), OVMF: t.TempDir()}, sandbox.Spec{Layers: []sandbox.LayerRef{{Digest: uefi.Digest}}, Limits: limits},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,11 +54,7 @@ func (d *Driver) inside(r *record) *control.Network {
 	if !r.Net || d.cfg.Network == nil {
 		return nil
 	}
-	n := &control.Network{End: d.cfg.Network.End(r.Slot), Resolvers: d.cfg.Network.Resolvers()}
-	if mac, err := net.ParseMAC(r.MAC); err == nil {
-		copy(n.Hardware[:], mac)
-	}
-	return n
+	return &control.Network{End: d.cfg.Network.End(r.Slot), Resolvers: d.cfg.Network.Resolvers()}
 }
 
 // networkConfig tells cloud-init the same, in its second format.

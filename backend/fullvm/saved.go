@@ -171,7 +171,7 @@ func (d *Driver) goOn(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, im
 	case spec.Network != nil && !n.Net:
 		return nil, fmt.Errorf("snapshot %s: %w: its machine has no network interface, and gets none later: leave the rules out", from, sandbox.ErrUnsupported)
 	case spec.Network != nil && !n.Agent:
-		return nil, fmt.Errorf("snapshot %s: %w: nobody in its machine could give a copy an address of its own (hack/fullvm-agent.sh installs who does): leave the rules out",
+		return nil, fmt.Errorf("snapshot %s: %w: nobody in its machine could give a copy an address of its own (hack/fullvm-agent.sh installs who does): copies of it go on without a network, from a snapshot and without rules (dsec create --snapshot)",
 			from, sandbox.ErrUnsupported)
 	}
 	m.seed, m.incoming, m.mac = n.Seed, true, n.MAC

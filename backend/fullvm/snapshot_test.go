@@ -27,10 +27,10 @@ func keep(t *testing.T, b *sandboxtest.Box) sandbox.SnapshotID {
 }
 
 // from makes a machine of a snapshot.
-func from(t *testing.T, n *sandboxtest.Node, id sandbox.SnapshotID) (*sandboxtest.Box, *dsecv1.Error) {
+func from(t *testing.T, n *sandboxtest.Node, id sandbox.SnapshotID, rules ...*dsecv1.NetworkRule) (*sandboxtest.Box, *dsecv1.Error) {
 	t.Helper()
 	resp, err := n.Creator.CreateResolved(sandboxtest.Context(t), &dsecv1.CreateResolvedRequest{KeyId: "test", Create: &dsecv1.CreateSandboxRequest{
-		Spec: &dsecv1.SandboxSpec{Environment: &dsecv1.Environment{Snapshot: string(id)}, Limits: n.Factory.Limits}}})
+		Spec: &dsecv1.SandboxSpec{Environment: &dsecv1.Environment{Snapshot: string(id)}, Limits: n.Factory.Limits, NetworkRules: rules}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,6 +207,19 @@ func TestAgentSnapshot(t *testing.T) {
 	}
 	grand := n.Box(t, resp.Results[0].Sandbox)
 	grand.WantShell("uname -n; "+reachScript(inet.One), grand.ID+"\nreached\n")
+	// A copy that has no network, and one of that which has one again.
+	bare, failed := from(t, n, keep(t, grand))
+	if failed != nil {
+		t.Fatal(failed)
+	}
+	bare.WantShell("uname -n; "+reachScript(inet.One), bare.ID+"\nnot reached\n")
+	again, failed := from(t, n, keep(t, bare), &dsecv1.NetworkRule{Target: inet.One.String() + "/tcp", Allow: true})
+	if failed != nil {
+		t.Fatal(failed)
+	}
+	again.WantShell("uname -n; "+reachScript(inet.One), again.ID+"\nreached\n")
+	again.Stop()
+	bare.Stop()
 	n.Restart()
 	grand.WantShell("uname -n; "+reachScript(inet.One), grand.ID+"\nreached\n")
 	// A system of a snapshot restarts like any other: its interface is reset by that.

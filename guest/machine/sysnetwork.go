@@ -27,7 +27,7 @@ func plugSystem(n *control.Network) error {
 	if n == nil {
 		return nil
 	}
-	index, err := interfaceOf(n.End.MAC, n.Hardware)
+	index, err := awaitInterface()
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (c *controller) replugSystem(n *control.Network) error {
 	if old == nil {
 		return plugSystem(n)
 	}
-	index, err := interfaceOf(old.End.MAC, old.Hardware)
+	index, err := awaitInterface()
 	if err != nil {
 		return err
 	}
@@ -79,35 +79,35 @@ func (c *controller) replugSystem(n *control.Network) error {
 	return nil
 }
 
-// interfaceOf finds the interface that has one of two hardware addresses, whatever the system calls it, once its driver is
-// there.
-func interfaceOf(mac, hardware [6]byte) (int, error) {
+// awaitInterface finds the machine's interface once its driver is there, and returns its index. It is told by its driver: what it is
+// called is the system's affair, its hardware address changes with the machine that the system goes on in, and a bridge above it
+// may have the same.
+func awaitInterface() (int, error) {
 	end := time.Now().Add(interfaceWait)
 	for {
-		all, err := filepath.Glob("/sys/class/net/*/address")
-		if err != nil {
-			return 0, err
-		}
-		for _, path := range all {
-			b, err := os.ReadFile(path)
-			if err != nil {
-				continue
-			}
-			if has := strings.TrimSpace(string(b)); has != macText(mac) && has != macText(hardware) || has == macText([6]byte{}) {
-				continue // the last is that of lo
-			}
-			if b, err = os.ReadFile(filepath.Join(filepath.Dir(path), "ifindex")); err == nil {
-				return strconv.Atoi(strings.TrimSpace(string(b)))
-			}
+		if index, err := virtioInterface("/sys/class/net"); err == nil {
+			return index, nil
 		}
 		if time.Now().After(end) {
-			return 0, fmt.Errorf("network: %w: the system has found no interface with the address %s: its kernel needs the driver virtio_net", os.ErrNotExist, macText(mac))
+			return 0, errors.New("network: the system has found no interface: its kernel needs the driver virtio_net")
 		}
 		time.Sleep(50 * time.Millisecond) // the kernel tells udev, which not every system has
 	}
 }
 
-// macText is a hardware address in text.
-func macText(a [6]byte) string {
-	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", a[0], a[1], a[2], a[3], a[4], a[5])
+// virtioInterface is the index of the interface with that driver, of those that the directory has.
+func virtioInterface(dir string) (int, error) {
+	all, err := filepath.Glob(filepath.Join(dir, "*", "device", "driver"))
+	if err != nil {
+		return 0, err
+	}
+	for _, path := range all {
+		if driver, err := os.Readlink(path); err != nil || filepath.Base(driver) != "virtio_net" {
+			continue
+		}
+		if b, err := os.ReadFile(filepath.Join(filepath.Dir(filepath.Dir(path)), "ifindex")); err == nil {
+			return strconv.Atoi(strings.TrimSpace(string(b)))
+		}
+	}
+	return 0, os.ErrNotExist
 }

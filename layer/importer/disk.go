@@ -14,6 +14,7 @@ import (
 	"github.com/opendsec/dsec/layer/disk"
 	"github.com/opendsec/dsec/layer/oci"
 	"github.com/opendsec/dsec/layer/tree"
+	"github.com/opendsec/dsec/sandbox"
 )
 
 // addDisk keeps a disk's image in a file, for its parts lie in any order, and adds the disk as one file.
@@ -29,6 +30,9 @@ func (s *service) addDisk(ctx context.Context, b *tree.Builder, dir string, r io
 	}
 	defer f.Close()
 	size, err := s.spool(ctx, f, plain)
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return layer.Config{}, fmt.Errorf("disk image: %w: what came of it, or its compressed data, is cut off", sandbox.ErrInvalid)
+	}
 	if err != nil {
 		return layer.Config{}, fmt.Errorf("receive disk image: %w", err)
 	}

@@ -71,9 +71,6 @@ type Prepare struct {
 type Network struct {
 	End       linux.LinkEnd
 	Resolvers []netip.Addr
-	// Hardware is the address that a whole system's interface has before anybody gives it End's: one that goes on from a
-	// snapshot starts again with that of the first. Zero: it is End's.
-	Hardware [6]byte
 }
 
 // Layer is an EROFS image and its data.
