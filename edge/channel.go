@@ -18,6 +18,8 @@ const (
 	doneWait         = 300 * time.Millisecond
 	reconnectTimeout = 500 * time.Millisecond
 	listTimeout      = 10 * time.Second
+	// sharedAnswerLimit is that of sandboxes that share the node's kernel.
+	sharedAnswerLimit = 15 * time.Second
 	// answerTries is how often a sandbox that does not answer is tried again within Config.AnswerLimit.
 	answerTries = 24
 )
@@ -143,6 +145,18 @@ func late(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, sandbox.ErrDeadline)
 }
 
+// answerLimit is how long the sandbox may leave its channel unanswered. What shares the node's kernel has no machine beside it
+// that could be the slow one.
+func (b *box) answerLimit() time.Duration {
+	b.mu.Lock()
+	inst := b.inst
+	b.mu.Unlock()
+	if _, ok := inst.(sandbox.Responder); ok {
+		return b.e.cfg.AnswerLimit
+	}
+	return min(b.e.cfg.AnswerLimit, sharedAnswerLimit)
+}
+
 // unanswered is called when the channel of a sandbox could not be opened. While its machine has not ended, and only takes its
 // time, that is tried again until AnswerLimit is over: a node without a processor to spare ends nothing.
 func (b *box) unanswered(inst sandbox.Instance, cause error) {
@@ -157,9 +171,11 @@ func (b *box) unanswered(inst sandbox.Instance, cause error) {
 	if b.silentSince == 0 {
 		b.silentSince = now
 	}
-	over := now-b.silentSince >= b.e.cfg.AnswerLimit
+	silent := now - b.silentSince
 	b.conn = nil
 	b.mu.Unlock()
+	limit := b.answerLimit()
+	over := silent >= limit
 	if !late(cause) || over {
 		b.lost(inst, cause)
 		return
@@ -169,7 +185,7 @@ func (b *box) unanswered(inst sandbox.Instance, cause error) {
 		select {
 		case <-inst.Done():
 			b.lost(inst, cause)
-		case <-time.After(b.e.cfg.AnswerLimit / answerTries):
+		case <-time.After(limit / answerTries):
 			b.join(inst)
 		case <-b.gone:
 		case <-b.e.closing:

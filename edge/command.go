@@ -22,9 +22,6 @@ import (
 // startTimeout bounds how long dsec-init may take to start a command.
 const startTimeout = 30 * time.Second
 
-// settleTimeout bounds how long it may take to learn what became of a start whose channel broke.
-const settleTimeout = doneWait + reconnectTimeout + listTimeout
-
 // command is a running command, or one waiting for its turn in a session. It belongs to the sandbox.
 type command struct {
 	b       *box
@@ -248,7 +245,7 @@ func (c *command) startFailed(err error) {
 			return
 		case <-c.b.e.closing:
 			return // the next edge finds out
-		case <-time.After(settleTimeout):
+		case <-time.After(doneWait + c.b.answerLimit() + listTimeout):
 		}
 	}
 	f, code := startFailure(err)

@@ -62,7 +62,8 @@ type Config struct {
 
 	Retention time.Duration // how long ended sandboxes are kept; 1 h
 	RetainMax int           // ended sandboxes kept; 10,000
-	// AnswerLimit is how long a sandbox whose machine runs may leave its channel unanswered until it is ended; 2 min.
+	// AnswerLimit is how long a sandbox whose machine runs may leave its channel unanswered until it is ended; 2 min. Those
+	// that share the node's kernel have 15 s at most.
 	AnswerLimit time.Duration
 	KeepAlive   time.Duration // between keepalives of idle streams; 20 s
 

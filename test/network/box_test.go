@@ -125,6 +125,16 @@ func (b *box) explain(host string, port int32, want bool) {
 	}
 }
 
+// explains tells whether a place is allowed.
+func (b *box) explains(host string, port int32) bool {
+	b.t.Helper()
+	r, err := b.Client.Sandboxes.ExplainNetwork(b.t.Context(), &dsecv1.ExplainNetworkRequest{SandboxId: b.id, Host: host, Port: port})
+	if err != nil {
+		b.t.Fatalf("explain %s: %v", host, err)
+	}
+	return r.GetAllowed()
+}
+
 // info is the sandbox as the service knows it.
 func (b *box) info() *dsecv1.Sandbox {
 	b.t.Helper()
