@@ -8,12 +8,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/internal/failpoint"
-	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -23,7 +21,7 @@ var _ sandbox.Snapshotter = (*Driver)(nil)
 const (
 	stateName = "state" // of the machine, its memory in it
 	noteName  = "note.json"
-	newSuffix = ".new"
+	newSuffix = qemu.NewSuffix
 )
 
 // snapshotRoot is where snapshots are: a directory each, named by its id.
@@ -52,7 +50,7 @@ func (d *Driver) Snapshot(ctx context.Context, inst sandbox.Instance, id sandbox
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(snapshotError(i.id, err), os.RemoveAll(dir))
+			err = errors.Join(qemu.SnapshotError(i.id, err), os.RemoveAll(dir))
 		}
 	}()
 	ctx, stop := i.until(ctx)
@@ -106,7 +104,7 @@ func (d *Driver) take(ctx context.Context, i *instance, dir string, frozen bool,
 		return nil, err
 	}
 	for _, name := range i.limits.files() {
-		if err := copyFile(ctx, filepath.Join(dir, name), filepath.Join(d.dir(i.id), name)); err != nil {
+		if err := qemu.CopyFile(ctx, filepath.Join(dir, name), filepath.Join(d.dir(i.id), name)); err != nil {
 			return nil, err
 		}
 	}
@@ -171,27 +169,6 @@ func (i *instance) stands(ctx context.Context) (bool, error) {
 // standsStill tells whether a machine of this status waits to be let go on.
 func standsStill(status string) bool { return status == "paused" || status == "postmigrate" }
 
-// copyFile copies a file of a machine.
-func copyFile(ctx context.Context, to, from string) error {
-	src, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	dst, err := os.OpenFile(to, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	return errors.Join(linux.CopySparse(ctx, dst, src), dst.Close())
-}
-
-func snapshotError(id sandbox.ID, err error) error {
-	if linux.NoRoom(err) {
-		err = fmt.Errorf("%w: the disk of the node's state is full: delete snapshots or make room: %w", sandbox.ErrExhausted, err)
-	}
-	return fmt.Errorf("snapshot of %s: %w", id, err)
-}
-
 // OpenSnapshot is refused: what a system has written to its disk is no layer.
 func (d *Driver) OpenSnapshot(id sandbox.SnapshotID) (*os.File, error) {
 	return nil, fmt.Errorf("snapshot %s: %w: it is of a full VM, whose disk is no layer: packs are of containers and microVMs", id, sandbox.ErrUnsupported)
@@ -205,20 +182,7 @@ func (d *Driver) DeleteSnapshot(id sandbox.SnapshotID) error {
 
 // Snapshots names those there are.
 func (d *Driver) Snapshots() ([]sandbox.SnapshotID, error) {
-	entries, err := os.ReadDir(d.snapshotRoot())
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var out []sandbox.SnapshotID
-	for _, e := range entries {
-		if id, err := sandbox.ParseSnapshotID(strings.TrimSuffix(e.Name(), newSuffix)); err == nil && id.Edge() == d.cfg.Edge {
-			out = append(out, id)
-		}
-	}
-	return out, nil
+	return qemu.Snapshots(d.snapshotRoot(), d.cfg.Edge)
 }
 
 // sweepSnapshots removes those that were not finished.

@@ -8,13 +8,12 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/opendsec/dsec/backend/microvm/ext4"
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/internal/failpoint"
-	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/layer/erofs"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -54,7 +53,7 @@ func (d *Driver) Snapshot(ctx context.Context, inst sandbox.Instance, id sandbox
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(snapshotError(i.id, err), os.RemoveAll(dir))
+			err = errors.Join(qemu.SnapshotError(i.id, err), os.RemoveAll(dir))
 		}
 	}()
 	ctx, stop := i.until(ctx)
@@ -120,7 +119,7 @@ func (d *Driver) take(ctx context.Context, i *instance, dir string, frozen bool,
 		return err
 	}
 	start = time.Now()
-	if err := copyFile(ctx, filepath.Join(dir, diskName), filepath.Join(d.dir(i.id), diskName)); err != nil {
+	if err := qemu.CopyFile(ctx, filepath.Join(dir, diskName), filepath.Join(d.dir(i.id), diskName)); err != nil {
 		return err
 	}
 	state, err := i.saveMemory(ctx, filepath.Join(dir, ramName))
@@ -204,27 +203,6 @@ func (w *pageWriter) flush() error {
 	return err
 }
 
-// copyFile copies a file of a machine.
-func copyFile(ctx context.Context, to, from string) error {
-	src, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	dst, err := os.OpenFile(to, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	return errors.Join(linux.CopySparse(ctx, dst, src), dst.Close())
-}
-
-func snapshotError(id sandbox.ID, err error) error {
-	if linux.NoRoom(err) {
-		err = fmt.Errorf("%w: the disk of the node's state is full: delete snapshots or make room: %w", sandbox.ErrExhausted, err)
-	}
-	return fmt.Errorf("snapshot of %s: %w", id, err)
-}
-
 // DeleteSnapshot forgets one. Machines that went on from it keep the file of their memory until they end.
 func (d *Driver) DeleteSnapshot(id sandbox.SnapshotID) error {
 	d.verified.Delete(id)
@@ -233,20 +211,7 @@ func (d *Driver) DeleteSnapshot(id sandbox.SnapshotID) error {
 
 // Snapshots names those there are.
 func (d *Driver) Snapshots() ([]sandbox.SnapshotID, error) {
-	entries, err := os.ReadDir(d.snapshotRoot())
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var out []sandbox.SnapshotID
-	for _, e := range entries {
-		if id, err := sandbox.ParseSnapshotID(strings.TrimSuffix(e.Name(), newSuffix)); err == nil && id.Edge() == d.cfg.Edge {
-			out = append(out, id)
-		}
-	}
-	return out, nil
+	return qemu.Snapshots(d.snapshotRoot(), d.cfg.Edge)
 }
 
 // upperName is the directory of a snapshot with what its sandbox had written, made when it is asked for.

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/internal/failpoint"
 	"github.com/opendsec/dsec/internal/linux"
@@ -46,7 +47,7 @@ func (d *Driver) startMachine(ctx context.Context, id sandbox.ID, m *hardware) (
 		t := time.Now()
 		path := filepath.Join(d.dir(id), diskName)
 		if m.from != "" {
-			err = copyFile(ctx, path, m.from)
+			err = qemu.CopyFile(ctx, path, m.from)
 		} else {
 			err = makeDisk(ctx, path, m.disk)
 		}

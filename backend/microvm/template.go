@@ -103,8 +103,8 @@ func (d *Driver) template(ctx context.Context, m *hardware) (*template, error) {
 	return openTemplate(dir, m.memory)
 }
 
-// newSuffix ends the name of a template that is not ready.
-const newSuffix = ".new"
+// newSuffix ends the name of a template, or a snapshot, that is not ready.
+const newSuffix = qemu.NewSuffix
 
 // pruneTemplates removes what was not finished, and the oldest, so that there is room for one more.
 func (d *Driver) pruneTemplates() error {
