@@ -18,6 +18,16 @@ func TryFilesystem(name string) error {
 	return unix.Close(fd)
 }
 
+// TryGroupMoves tells whether the kernel takes a control-group hierarchy of the favordynmods kind; none is made.
+func TryGroupMoves() error {
+	fd, err := unix.Fsopen("cgroup", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.FsconfigSetFlag(fd, "favordynmods")
+}
+
 // TryIdmappedMount makes a detached idmapped mount of a tmpfs and lets it go.
 func TryIdmappedMount() error {
 	m, err := NewMount("tmpfs", NoDev)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -234,5 +235,24 @@ func TestMoveToLeaf(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestMovesAreFavoured looks for the hierarchy that keeps the lock awake; that it goes with the last tree is the kernel's part,
+// which takes its time.
+func TestMovesAreFavoured(t *testing.T) {
+	tree := newTree(t)
+	if err := linux.TryGroupMoves(); err != nil {
+		if tree.moves != nil {
+			t.Errorf("the kernel says %v and a hierarchy was made", err)
+		}
+		t.Skip("the kernel cannot: ", err)
+	}
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tree.moves == nil || !strings.Contains(string(b), ":name=dsec:/\n") {
+		t.Errorf("no hierarchy of our own in %q", b)
 	}
 }

@@ -23,6 +23,8 @@ var (
 type Tree struct {
 	v2 string            // directory in the v2 tree
 	v1 map[string]string // controller -> directory; empty on a pure v2 host
+
+	moves *os.File // favorMoves; nil = the kernel cannot
 }
 
 // Layout tells how a tree lies on this host; kept with the edge's state so that a later process, started from
@@ -119,7 +121,11 @@ func Open(l Layout) (*Tree, error) {
 			}
 		}
 	}
-	return t, t.limitPids()
+	if err := t.limitPids(); err != nil {
+		return nil, err
+	}
+	t.moves, _ = favorMoves() // dsec doctor says what its absence costs
+	return t, nil
 }
 
 // pure tells whether all controllers are v2's.
@@ -173,6 +179,10 @@ func (t *Tree) List() ([]string, error) {
 
 // Close removes the tree's own directories if they are empty.
 func (t *Tree) Close() error {
+	if t.moves != nil {
+		t.moves.Close()
+		t.moves = nil
+	}
 	var errs []error
 	for _, d := range t.all() {
 		if err := os.Remove(d); err != nil && !errors.Is(err, os.ErrNotExist) {

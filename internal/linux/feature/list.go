@@ -27,6 +27,7 @@ func general() []Feature {
 		{"loop devices", "", Required, "the pool cannot lie in a file", device("/dev/loop-control")},
 		{"cgroup v2 tree", "4.5; kill 5.14", Required, "process trees cannot be killed and frozen as one", cgroup2},
 		{"memory, cpu, pids limits", "", Required, "limits cannot be set", controllers},
+		{"quick moves between groups", "6.0", Wanted, "a command after a pause waits some 7 ms more for its control group", quickMoves},
 		{"system-call filters", "3.5", Required, "the kernel's whole surface lies open to the code inside", seccomp},
 		{"pidfd", "5.3", Required, "processes cannot be named for good", pidfd},
 		{"overlays over detached mounts", "6.15", Wanted, "layers are attached in a mount namespace of the edge's while a root is composed: slower", detached},
@@ -158,6 +159,8 @@ func controllers() (string, error) {
 	}
 	return mode, nil
 }
+
+func quickMoves() (string, error) { return "favordynmods", linux.TryGroupMoves() }
 
 func seccomp() (string, error) { return file("/proc/sys/kernel/seccomp/actions_avail")() }
 
