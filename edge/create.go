@@ -274,7 +274,7 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 		return fmt.Errorf("connect to dsec-init: %w", err)
 	}
 	b.handle = inst.Handle()
-	entry := &record.Entry{Body: &record.Entry_Ready{Ready: &record.Ready{Handle: b.handle, TtlNanos: int64(p.ttl), IdleNanos: int64(p.idle), Boot: bootOf(inst)}}}
+	entry := &record.Entry{Body: &record.Entry_Ready{Ready: &record.Ready{Handle: b.handle, TtlNanos: int64(p.ttl), IdleNanos: int64(p.idle), Boot: bootOf(inst), Layers: layersOf(inst)}}}
 	if err := b.log.Append(entry); err != nil {
 		closeQuietly(conn)
 		return fmt.Errorf("%w: %w", err, sandbox.ErrUnavailable)
@@ -318,6 +318,14 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 func bootOf(inst sandbox.Instance) string {
 	if b, ok := inst.(sandbox.Booter); ok {
 		return b.Boot()
+	}
+	return ""
+}
+
+// layersOf tells how a machine's layers come to it; "" where its backend does not say.
+func layersOf(inst sandbox.Instance) string {
+	if b, ok := inst.(sandbox.Layered); ok {
+		return b.LayersAs()
 	}
 	return ""
 }

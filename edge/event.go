@@ -24,6 +24,9 @@ func eventOf(id sandbox.ID, e *record.Entry) *dsecv1.Event {
 		ev.Type = "ready"
 		if body.Ready.Boot != "" {
 			ev.Attributes = map[string]string{"boot": body.Ready.Boot}
+			if how := body.Ready.Layers; how != "" {
+				ev.Attributes["layers"] = how
+			}
 		}
 	case *record.Entry_Paused:
 		ev.Type = "paused"

@@ -92,6 +92,12 @@ type Booter interface {
 	Boot() string
 }
 
+// Layered is an optional ability of an Instance: telling, after Create, how its layers come to it, and of those that come otherwise
+// why, for people: "pmem", as memory that it shares with others; "blk", as disks; "" = as is usual.
+type Layered interface {
+	LayersAs() string
+}
+
 // Saver is an optional ability of an Instance: a paused one may be without a process, its memory on disk instead of the
 // node's. It is no end: Done stays open.
 type Saver interface {

@@ -18,14 +18,18 @@ var modules = []string{"virtio_mmio", "virtio_console", "virtio_blk", "virtio_ne
 // manyModules are those that a machine needs besides that has more disks than transports.
 var manyModules = []string{"virtio_scsi", "sd_mod"}
 
+// memoryModules are those that a machine needs besides whose layers are in its memory.
+var memoryModules = []string{"virtio_pmem", "nd_pmem", "dm_mod"}
+
 // recipe changes when the steps below change what they make.
-const recipe = "3"
+const recipe = "4"
 
 // bootImage is what a machine starts with.
 type bootImage struct {
 	kernel, initrd string
 	version        string // of the kernel
 	rehearsal      layerFiles
+	lacks          string // what its kernel has not that layers in memory take; "" = nothing
 }
 
 // makeBootImage returns the kernel and the initial file system, made once for each kernel and dsec-init and kept in dir.
@@ -35,9 +39,9 @@ func makeBootImage(ctx context.Context, dir string, r *debkernel.Release, init s
 		return nil, fmt.Errorf("dsec-init: %w (build it, or say where it lies)", err)
 	}
 	h := sha256.New()
-	fmt.Fprintf(h, "%s %s %q %q %x", recipe, r.Package, modules, manyModules, sha256.Sum256(prog))
+	fmt.Fprintf(h, "%s %s %q %q %q %x", recipe, r.Package, modules, manyModules, memoryModules, sha256.Sum256(prog))
 	key := fmt.Sprintf("%x", h.Sum(nil)[:8])
-	b := &bootImage{kernel: filepath.Join(dir, "kernel-"+key), initrd: filepath.Join(dir, "initrd-"+key), version: r.Version,
+	b := &bootImage{kernel: filepath.Join(dir, "kernel-"+key), initrd: filepath.Join(dir, "initrd-"+key), version: r.Version, lacks: LacksForMemory(r),
 		rehearsal: layerFiles{meta: filepath.Join(dir, "rehearsal-"+key+".meta"), data: filepath.Join(dir, "rehearsal-"+key+".data")}}
 	if exists(b.kernel) && exists(b.initrd) && exists(b.rehearsal.meta) && exists(b.rehearsal.data) {
 		return b, nil
@@ -89,6 +93,13 @@ func makeInitrd(ctx context.Context, r *debkernel.Release, prog []byte) ([]byte,
 	a.Add("many", 0o040755, nil)
 	for i, m := range list { // those that are loaded already are passed over
 		a.Add(fmt.Sprintf("many/%02d-%s.ko", i, m.Name), 0o100644, m.Data)
+	}
+	if list, err = r.Modules(ctx, memoryModules...); err != nil {
+		return nil, err
+	}
+	a.Add("memory", 0o040755, nil)
+	for i, m := range list {
+		a.Add(fmt.Sprintf("memory/%02d-%s.ko", i, m.Name), 0o100644, m.Data)
 	}
 	a.End()
 	return b.Bytes(), nil

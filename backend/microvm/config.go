@@ -33,6 +33,8 @@ type Config struct {
 	Warm int
 	// WarmIdle is how long machines are kept ready for a shape that nobody asks for; 0 = 10 minutes.
 	WarmIdle time.Duration
+	// LayersAs is how layers come to machines: LayersDisk, LayersMemory or LayersAuto; "" = LayersDisk.
+	LayersAs string
 	// Templates is where templates of shapes lie; "" = vm-templates in StateDir.
 	Templates string
 }
@@ -49,6 +51,9 @@ func (c *Config) defaults() {
 	}
 	if c.WarmIdle == 0 {
 		c.WarmIdle = 10 * time.Minute
+	}
+	if c.LayersAs == "" {
+		c.LayersAs = LayersDisk
 	}
 	if c.Templates == "" {
 		c.Templates = filepath.Join(c.StateDir, "vm-templates")

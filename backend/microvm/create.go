@@ -49,7 +49,13 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 		return nil, err
 	}
 	m.layers = layers
-	if n := m.disks(); n > maxTargets {
+	how := ""
+	if len(spec.Snapshots) == 0 {
+		if how, err = d.mapLayers(ctx, m); err != nil {
+			return nil, createFailure(ctx, err)
+		}
+	}
+	if n := m.disks(); n > maxTargets && !mapped(m.layers) {
 		return nil, fmt.Errorf("create machine: %w: %d layers are %d disks, and a machine has %d: collapse some of them",
 			sandbox.ErrUnsupported, len(spec.Layers), n, maxTargets)
 	}
@@ -67,6 +73,7 @@ func (d *Driver) Create(ctx context.Context, spec *sandbox.Spec) (sandbox.Instan
 		return nil, createFailure(ctx, err)
 	}
 	inst.own()
+	inst.layersAs = how
 	d.observe("create", start)
 	return inst, nil
 }
@@ -128,7 +135,7 @@ func (d *Driver) admit(id sandbox.ID) (done func(), err error) {
 // is made up for by the next slower way.
 func (d *Driver) obtain(ctx context.Context, spec *sandbox.Spec, m *hardware) (*instance, error) {
 	s := shape{m.cpus, m.memory}
-	if len(m.layers) > warmLayers || spec.ID != "" { // those have ids already
+	if len(m.layers) > warmLayers || mapped(m.layers) || spec.ID != "" { // those have ids already
 		return d.bootOne(ctx, spec, m)
 	}
 	ready, t, end := d.pool.begin(s, spec.Limits.DiskBytes)
@@ -220,7 +227,7 @@ func (d *Driver) settle(ctx context.Context, i *instance, boot string, spec *san
 	if err := d.save(&i.limits); err != nil {
 		return err
 	}
-	if err := i.groups.SetLimits(d.outerLimits(spec.Limits)); err != nil {
+	if err := i.groups.SetLimits(outerLimits(spec.Limits, i.limits.RAM)); err != nil {
 		return err
 	}
 	d.observe("limits", t)
@@ -242,8 +249,8 @@ func (d *Driver) settle(ctx context.Context, i *instance, boot string, spec *san
 }
 
 // outerLimits bound a machine from outside: QEMU needs more than what it runs.
-func (d *Driver) outerLimits(l sandbox.Limits) sandbox.Limits {
-	l.MemoryBytes, l.Pids = shapeOf(l).memory+vmmOverhead, vmmThreads
+func outerLimits(l sandbox.Limits, memory int64) sandbox.Limits {
+	l.MemoryBytes, l.Pids = memory+vmmOverhead, vmmThreads
 	return l
 }
 
@@ -269,7 +276,7 @@ func (d *Driver) layers(ctx context.Context, refs []sandbox.LayerRef) ([]layerFi
 		if err != nil {
 			return nil, fmt.Errorf("layer %s: %w", strings.TrimSpace(r.Name+" "+r.Digest), err)
 		}
-		out[i].meta = l.MetaPath
+		out[i].meta, out[i].local = l.MetaPath, l
 		if l.Manifest.Data.Size > 0 {
 			out[i].data = l.DataPath
 		}
@@ -291,13 +298,7 @@ func (i *instance) prepare(spec *sandbox.Spec) *control.Prepare {
 // claim gives the machine its environment.
 func (i *instance) claim(ctx context.Context, spec *sandbox.Spec, layers []layerFiles) error {
 	p := i.prepare(spec)
-	for k, l := range layers {
-		ref := control.Layer{Meta: metaSerial(k)}
-		if l.data != "" {
-			ref.Data = dataSerial(k)
-		}
-		p.Layers = append(p.Layers, ref)
-	}
+	p.Layers = refs(layers)
 	ctl, err := i.control()
 	if err != nil {
 		return err

@@ -49,6 +49,8 @@ type Driver struct {
 	places   *linked.Places // in the node's network
 	verified sync.Map       // ids of snapshots whose files have been compared with their digests
 
+	headMu sync.Mutex // of the files in vm-heads
+
 	unpacking sync.Mutex // of a snapshot's disk, one at a time
 
 	booting chan struct{} // one place for each machine that boots

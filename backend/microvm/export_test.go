@@ -38,3 +38,6 @@ func (d *Driver) SnapshotDir(id sandbox.SnapshotID) string { return d.snapshotDi
 
 // ForgetVerified makes its files be compared with their digests again.
 func (d *Driver) ForgetVerified(id sandbox.SnapshotID) { d.verified.Delete(id) }
+
+// UseLayersAs says how layers come to machines, before the first.
+func (d *Driver) UseLayersAs(how string) { d.cfg.LayersAs = how }

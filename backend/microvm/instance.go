@@ -30,7 +30,8 @@ type instance struct {
 	done   chan struct{}
 	words  *words // of QEMU's
 
-	boot string // how it came up: bootWarm and so on
+	boot     string // how it came up: bootWarm and so on
+	layersAs string // how its layers come to it, in words; "" = as disks
 
 	connecting sync.Mutex // of Connect: the channel has one user at a time
 	moving     sync.Mutex // while it is put away or brought back; before mu
@@ -69,6 +70,9 @@ const (
 
 // Boot tells how the machine came up: warm, clone, cold or snapshot; "" after another process made it.
 func (i *instance) Boot() string { return i.boot }
+
+// LayersAs tells how its layers come to the machine; "" = as disks, as ever, or another process made it.
+func (i *instance) LayersAs() string { return i.layersAs }
 
 func (i *instance) own() {
 	i.mu.Lock()

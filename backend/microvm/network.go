@@ -25,7 +25,7 @@ import (
 // reset, as a kernel does on its way down, and crashes.
 const (
 	nicNet = "hubport,id=nic,hubid=0"
-	nic    = "virtio-net-device,netdev=nic,guest_announce=off,mac=02:d5:ec:00:00:00"
+	nic    = "netdev=nic,guest_announce=off,mac=02:d5:ec:00:00:00"
 )
 
 // network gives the machine its place in the node's network, under the spec's policy, and returns what it has to know of

@@ -365,6 +365,9 @@ func (i *instance) openPutAway(ctx context.Context) (*record, *hardware, *snapsh
 	if m.layers, err = i.d.layers(ctx, r.Layers); err != nil {
 		return fail(err)
 	}
+	if err := i.d.mapAgain(ctx, m.layers, r.Mapped); err != nil {
+		return fail(err)
+	}
 	m.clone, m.ram, m.slots, m.disk = true, filepath.Join(dir, ramName), n.Slots, r.Disk
 	return &r, m, n, t, nil
 }

@@ -31,6 +31,8 @@ type record struct {
 	CPUs  int   `json:"cpus,omitempty"`
 	RAM   int64 `json:"ram,omitempty"`
 	Slots int   `json:"slots,omitempty"`
+	// Which of its layers are its memory; none: all are disks.
+	Mapped []bool `json:"mapped,omitempty"`
 	// What it is brought back with, once it is put away: its layers, and that it is.
 	Layers []sandbox.LayerRef `json:"layers,omitempty"`
 	Saved  bool               `json:"saved,omitempty"`

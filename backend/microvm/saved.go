@@ -32,6 +32,7 @@ type snapshotNote struct {
 	Memory    int64  `json:"memory"` // of the machine, bytes
 	Slots     int    `json:"slots"`  // 0: it was booted with its layers
 	Disk      int64  `json:"disk"`   // bytes
+	Mapped    []bool `json:"mapped,omitempty"`
 	// SHA-256: of the files of memory and disk as digestRAM has it.
 	RAM        []byte `json:"ram_digest"`
 	State      []byte `json:"state_digest"`
@@ -45,7 +46,7 @@ func (d *Driver) newNote(ctx context.Context, r *record) (*snapshotNote, error) 
 		return nil, err
 	}
 	cpu := sha256.Sum256([]byte(qemu.Processor()))
-	return &snapshotNote{Version: snapshotVersion, QEMU: version, Processor: cpu[:], KVM: d.kvm, CPUs: r.CPUs, Memory: r.RAM, Slots: r.Slots, Disk: r.Disk}, nil
+	return &snapshotNote{Version: snapshotVersion, QEMU: version, Processor: cpu[:], KVM: d.kvm, CPUs: r.CPUs, Memory: r.RAM, Slots: r.Slots, Disk: r.Disk, Mapped: r.Mapped}, nil
 }
 
 // digest notes what the files in dir are.
@@ -138,9 +139,13 @@ func (d *Driver) goOn(ctx context.Context, spec *sandbox.Spec, m *hardware) (*in
 	if err != nil {
 		return nil, err
 	}
+	if err := d.mapAgain(ctx, m.layers, n.Mapped); err != nil {
+		return nil, fmt.Errorf("snapshot %s: %w", id, err)
+	}
+	m.memory += mappingCost(m.layers)
 	if n.CPUs != m.cpus || n.Memory != m.memory || n.Disk != spec.Limits.DiskBytes {
 		return nil, fmt.Errorf("snapshot %s: %w: what goes on in it has the size that it had: %d processors, %d bytes of memory, %d of disk",
-			id, sandbox.ErrInvalid, n.CPUs, n.Memory-guestOverhead, n.Disk)
+			id, sandbox.ErrInvalid, n.CPUs, n.Memory-guestOverhead-mappingCost(m.layers), n.Disk)
 	}
 	done, err := d.turn(ctx)
 	if err != nil {
@@ -169,7 +174,7 @@ func (d *Driver) resumeMachine(ctx context.Context, spec *sandbox.Spec, m *hardw
 	if err := d.save(&i.limits); err != nil {
 		return nil, err
 	}
-	if err := i.groups.SetLimits(d.outerLimits(spec.Limits)); err != nil {
+	if err := i.groups.SetLimits(outerLimits(spec.Limits, m.memory)); err != nil {
 		return nil, err
 	}
 	if err := i.attachMonitor(ctx); err != nil {

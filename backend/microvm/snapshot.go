@@ -144,12 +144,15 @@ func (i *instance) flush(ctx context.Context) error {
 
 // goOn lets a machine go on that was stopped for a snapshot, and its commands.
 func (i *instance) goOn(ctx context.Context) error {
-	if status, err := i.status(ctx); err == nil && standsStill(status) {
-		if err := i.run(ctx, "cont"); err != nil {
-			return err
+	wait, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	status, err := i.awaitStatus(wait, func(s string) bool { return s != "finish-migrate" })
+	if err != nil || standsStill(status) { // one that runs takes it too
+		if cerr := i.run(ctx, "cont"); cerr != nil {
+			return errors.Join(err, cerr)
 		}
 	}
-	_, err := i.ask(ctx, &control.Request{Op: control.OpThaw, Time: time.Now().UnixNano()})
+	_, err = i.ask(ctx, &control.Request{Op: control.OpThaw, Time: time.Now().UnixNano()})
 	return err
 }
 

@@ -33,7 +33,7 @@ func (d *Driver) startMachine(ctx context.Context, id sandbox.ID, m *hardware) (
 		delete(d.making, id)
 		d.mu.Unlock()
 	}()
-	r := &record{ID: id, Boot: d.boot, Kernel: m.boot.version, CPUs: m.cpus, RAM: m.memory, Slots: m.slots}
+	r := &record{ID: id, Boot: d.boot, Kernel: m.boot.version, CPUs: m.cpus, RAM: m.memory, Slots: m.slots, Mapped: mappedFlags(m.layers)}
 	if err := os.Mkdir(d.dir(id), 0o700); err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (d *Driver) bootMachine(ctx context.Context, id sandbox.ID, spec *sandbox.S
 	if err := d.save(&i.limits); err != nil {
 		return nil, err
 	}
-	if err := i.groups.SetLimits(d.outerLimits(spec.Limits)); err != nil {
+	if err := i.groups.SetLimits(outerLimits(spec.Limits, m.memory)); err != nil {
 		return nil, err
 	}
 	if err := failpoint.Hit("microvm/started"); err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 )
 
 // What a saved machine's stream is made of (docs/devel/migration in QEMU's sources): sections, each with its type, and in
@@ -24,7 +25,7 @@ const (
 	pagesEnd   = 0x10
 	pageSame   = 0x20 // in the block of the record before
 	addressOf  = ^uint64(pageSize - 1)
-	maxBlocks  = 64
+	maxBlocks  = 1024
 	maxPreface = 64 << 10 // bytes before the first section of memory
 )
 
@@ -148,13 +149,16 @@ func (s *splitter) blocks() error {
 		if _, err := s.number(); err != nil { // its address, because of ignoreShared
 			return err
 		}
-		if size == s.size {
+		if path.Base(name) == ramName { // not a layer of the same size
+			if size != s.size {
+				return s.unknown(nil, "its memory is of another size")
+			}
 			s.ram = name
 		}
 		total -= size
 	}
 	if s.ram == "" || total > 0 {
-		return s.unknown(nil, "its memory is of another size")
+		return s.unknown(nil, "its blocks of memory")
 	}
 	return nil
 }

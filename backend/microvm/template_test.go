@@ -79,7 +79,7 @@ func TestKey(t *testing.T) {
 	one := hardware{boot: bootImage{kernel: "/a/K", initrd: "/a/I"}, cpus: 1, memory: 256 << 20}
 	seen := map[string]string{one.key("7.2"): "the first"}
 	moved := one
-	moved.boot.kernel, moved.layers, moved.disk = "/b/K", []layerFiles{{"x", "y"}}, 7
+	moved.boot.kernel, moved.layers, moved.disk = "/b/K", []layerFiles{{meta: "x", data: "y"}}, 7
 	if seen[moved.key("7.2")] == "" {
 		t.Error("where files lie, and what a sandbox asks for, changes the key")
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/opendsec/dsec/guest/machine"
 	"github.com/opendsec/dsec/guest/machine/control"
+	"github.com/opendsec/dsec/layer"
 )
 
 // Sizes, bytes.
@@ -53,7 +54,7 @@ type hardware struct {
 	cpus   int
 	memory int64 // bytes
 	layers []layerFiles
-	handed int   // how many files it gets open
+	handed []int // which of the files that it gets open are in sets
 	disk   int64 // bytes of the writable disk, of one that boots with it
 	// Of templates and their clones, which get their layers later: slots is for how many layers there are disks, empty ones.
 	slots int
@@ -65,8 +66,12 @@ type hardware struct {
 	from string
 }
 
-// layerFiles are one layer's two files; data may be "".
-type layerFiles struct{ meta, data string }
+// layerFiles are one layer's two files; data may be "". Where it comes to the machine as memory, memory says how.
+type layerFiles struct {
+	meta, data string
+	local      *layer.Local // nil: it is no layer of a store
+	memory     *memoryFiles
+}
 
 // disks is how many there are.
 func (m *hardware) disks() int {
@@ -80,7 +85,7 @@ func (m *hardware) disks() int {
 }
 
 // many tells whether its layers are behind a controller.
-func (m *hardware) many() bool { return m.disks() > maxDisks }
+func (m *hardware) many() bool { return m.disks() > maxDisks && !mapped(m.layers) }
 
 // args are QEMU's arguments.
 func (m *hardware) args() []string {
@@ -90,32 +95,32 @@ func (m *hardware) args() []string {
 	if m.kvm {
 		accel = "kvm"
 	}
-	a := []string{
-		"-M", "microvm,rtc=on,memory-backend=ram", "-global", "virtio-mmio.force-legacy=false", "-accel", accel, "-cpu", "max",
-		"-smp", strconv.Itoa(m.cpus), "-m", strconv.FormatInt(m.memory>>20, 10) + "M",
-		"-nodefaults", "-no-user-config", "-display", "none",
+	a := append(m.board(accel), "-nodefaults", "-no-user-config", "-display", "none",
 		// A machine that ends stays, stopped, until it was asked why.
 		"-no-reboot", "-no-shutdown",
 		"-sandbox", "on,obsolete=deny,elevateprivileges=allow,spawn=deny,resourcecontrol=deny",
 		// Once it has opened what it was started with, it is nobody, in a directory without anything: what it gets later it gets
 		// as open files. The filter cannot forbid what becoming nobody takes; nobody gains by it, without privileges to gain.
-		"-chroot", m.jail, "-runas", strconv.Itoa(VMMUser) + ":" + strconv.Itoa(VMMUser),
-		"-chardev", "ringbuf,id=console,size=" + strconv.Itoa(consoleSize), "-serial", "chardev:console",
-		"-chardev", "socket,id=qmp,server=on,wait=off,path=" + monitorName, "-mon", "chardev=qmp,mode=control",
-		"-chardev", "socket,id=control,server=on,wait=off,path=" + controlName,
-		"-chardev", "socket,id=channel,server=on,wait=off,path=" + channelName,
-		"-device", "virtio-serial-device,max_ports=3",
-		"-device", "virtserialport,chardev=control,name=" + control.PortName,
-		"-device", "virtserialport,chardev=channel,name=" + control.Channel,
-		"-netdev", nicNet, "-device", nic,
+		"-chroot", m.jail, "-runas", strconv.Itoa(VMMUser)+":"+strconv.Itoa(VMMUser),
+		"-chardev", "ringbuf,id=console,size="+strconv.Itoa(consoleSize), "-serial", "chardev:console",
+		"-chardev", "socket,id=qmp,server=on,wait=off,path="+monitorName, "-mon", "chardev=qmp,mode=control",
+		"-chardev", "socket,id=control,server=on,wait=off,path="+controlName,
+		"-chardev", "socket,id=channel,server=on,wait=off,path="+channelName,
+		"-device", m.port(),
+		"-device", "virtserialport,chardev=control,name="+control.PortName,
+		"-device", "virtserialport,chardev=channel,name="+control.Channel,
+		"-netdev", nicNet, "-device", m.interfaceDevice(),
 		"-kernel", m.boot.kernel, "-initrd", m.boot.initrd, "-append", m.commandLine(),
-	}
-	for k := range m.handed {
+	)
+	for _, k := range m.handed {
 		a = append(a, "-add-fd", fmt.Sprintf("set=%d,fd=%d", handedSet+k, handedFD+k))
 	}
 	a = append(a, m.memoryArgs()...)
 	if m.slots > 0 {
 		return append(a, m.slotArgs()...)
+	}
+	if mapped(m.layers) {
+		return append(a, m.busArgs()...)
 	}
 	disk := func(serial, path string, writable bool) {
 		a = append(a, "-blockdev", blockdev(serial, path, writable), "-device", "virtio-blk-device,drive="+serial+",serial="+serial)
@@ -137,6 +142,61 @@ func (m *hardware) args() []string {
 	return a
 }
 
+// board are what kind of machine it is.
+func (m *hardware) board(accel string) []string {
+	kind, global, memory := "microvm,rtc=on,memory-backend=ram", []string{"-global", "virtio-mmio.force-legacy=false"}, strconv.FormatInt(m.memory>>20, 10)+"M"
+	if mapped(m.layers) { // QEMU's smallest machine takes files as memory and never shows them to its kernel
+		kind, global = "q35,memory-backend=ram,sata=off,smbus=off,usb=off,vmport=off,i8042=off,hpet=off", nil
+		memory += fmt.Sprintf(",slots=1,maxmem=%dM", (m.memory+mappedSize(m.layers)+memoryUnit)>>20)
+	}
+	return slices.Concat([]string{"-M", kind}, global, []string{"-accel", accel, "-cpu", "max", "-smp", strconv.Itoa(m.cpus), "-m", memory})
+}
+
+// port is what the machine's channels are behind.
+func (m *hardware) port() string {
+	if mapped(m.layers) {
+		return "virtio-serial-pci,max_ports=3,bus=pcie.0,addr=0x1"
+	}
+	return "virtio-serial-device,max_ports=3"
+}
+
+func (m *hardware) interfaceDevice() string {
+	if mapped(m.layers) {
+		return "virtio-net-pci,romfile=,bus=pcie.0,addr=0x2," + nic
+	}
+	return "virtio-net-device," + nic
+}
+
+// busArgs are the layers and the writable disk of a machine that has layers as its memory.
+func (m *hardware) busArgs() (a []string) {
+	n := 0
+	region := func(id, path string, size int64) {
+		file, _ := json.Marshal(map[string]any{"qom-type": "memory-backend-file", "id": id, "mem-path": path, "size": size, "align": int64(memoryUnit),
+			"share": true, "readonly": true, "dump": false})
+		a = append(a, "-object", string(file), "-device", "virtio-pmem-pci,memdev="+id+","+busPlace(n))
+		n++
+	}
+	disk := func(serial, path string) {
+		a = append(a, "-blockdev", blockdev(serial, path, false), "-device", "virtio-blk-pci,drive="+serial+",serial="+serial+","+busPlace(n))
+		n++
+	}
+	for i, l := range m.layers {
+		f := l.memory
+		if f == nil {
+			disk(metaSerial(i), l.meta)
+			if l.data != "" {
+				disk(dataSerial(i), l.data)
+			}
+			continue
+		}
+		region("head"+strconv.Itoa(i), f.head, f.image+f.tail)
+		if f.body > 0 {
+			region("body"+strconv.Itoa(i), l.data, f.body)
+		}
+	}
+	return append(a, "-blockdev", blockdev(diskSerial, diskName, true), "-device", "virtio-blk-pci,bus=pcie.0,addr=0x3,drive="+diskSerial+",serial="+diskSerial)
+}
+
 // Numbers of the files that a machine gets open from the start: of their sets, beyond those of what it gets later, and of the
 // first descriptor.
 const (
@@ -148,7 +208,7 @@ const (
 // files are QEMU's, in their order.
 func (m *hardware) hand() (files []*os.File, err error) {
 	m.layers = slices.Clone(m.layers)
-	open := func(path *string) {
+	open := func(path *string, set bool) {
 		if *path == "" || err != nil {
 			return
 		}
@@ -156,14 +216,28 @@ func (m *hardware) hand() (files []*os.File, err error) {
 		if err = oerr; err != nil {
 			return
 		}
-		*path = fmt.Sprintf("/dev/fdset/%d", handedSet+len(files))
+		if set {
+			*path = fmt.Sprintf("/dev/fdset/%d", handedSet+len(files))
+			m.handed = append(m.handed, len(files))
+		} else { // of memory: QEMU opens it as any program does, before it is nobody
+			*path = fmt.Sprintf("/proc/self/fd/%d", handedFD+len(files))
+		}
 		files = append(files, f)
 	}
 	for k := range m.layers {
-		open(&m.layers[k].meta)
-		open(&m.layers[k].data)
+		l := &m.layers[k]
+		if l.memory == nil {
+			open(&l.meta, true)
+			open(&l.data, true)
+			continue
+		}
+		f := *l.memory
+		open(&f.head, false)
+		if f.body > 0 {
+			open(&l.data, false)
+		}
+		l.memory = &f
 	}
-	m.handed = len(files)
 	return files, err
 }
 
@@ -233,6 +307,9 @@ func (m *hardware) commandLine() string {
 	s += " -- machine"
 	if m.slots == 0 && m.many() {
 		s += " " + machine.Many
+	}
+	if mapped(m.layers) {
+		s += " " + machine.Memory
 	}
 	return s
 }

@@ -8,7 +8,7 @@ import (
 // TestArguments: the same specification makes the same machine everywhere.
 func TestArguments(t *testing.T) {
 	h := &hardware{jail: "J", boot: bootImage{kernel: "K", initrd: "I"}, tscKHz: 2400000, cpus: 2, memory: 256 << 20,
-		layers: []layerFiles{{"/a,b.meta", "/a,b.data"}, {"/c.meta", ""}}}
+		layers: []layerFiles{{meta: "/a,b.meta", data: "/a,b.data"}, {meta: "/c.meta"}}}
 	const head = "-M microvm,rtc=on,memory-backend=ram -global virtio-mmio.force-legacy=false -accel ACCEL -cpu max -smp 2 -m 256M " +
 		"-nodefaults -no-user-config -display none -no-reboot -no-shutdown " +
 		"-sandbox on,obsolete=deny,elevateprivileges=allow,spawn=deny,resourcecontrol=deny -chroot J -runas 2147472876:2147472876 " +
@@ -50,7 +50,7 @@ func TestArguments(t *testing.T) {
 	if got, want := strings.Join(h.args(), " "), strings.NewReplacer(`"share":true`, `"share":false`, " -blockdev", " -incoming defer -blockdev").Replace(made); strings.Replace(got, " -incoming defer", "", 1) != strings.ReplaceAll(want, " -incoming defer", "") || !strings.Contains(got, " -incoming defer ") {
 		t.Errorf("a clone's arguments\n%s\nof a template's\n%s", got, made)
 	}
-	h.clone, h.layers = false, []layerFiles{{"/a.meta", "/a.data"}, {"/c.meta", ""}}
+	h.clone, h.layers = false, []layerFiles{{meta: "/a.meta", data: "/a.data"}, {meta: "/c.meta"}}
 	if h.disks() != 4 {
 		t.Errorf("%d disks", h.disks())
 	}

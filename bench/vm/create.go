@@ -22,21 +22,7 @@ var programs = []struct {
 const calm = 5 * time.Minute
 
 func (b *bench) create(ctx context.Context, backend dsecv1.Backend, workspace string) (string, error) {
-	ttl, patience := 3600.0, 600.0
-	env := &dsecv1.Environment{Base: "debian"}
-	if workspace != "" {
-		env.Workspace = workspace
-	}
-	boxes, err := b.node.Client.Create(ctx, &dsecv1.CreateSandboxRequest{Count: 1, Spec: &dsecv1.SandboxSpec{
-		Environment: env, Backend: backend,
-		Limits:     &dsecv1.Limits{MemoryBytes: 128 << 20, CpuMillis: 1000, Pids: 128, DiskBytes: 64 << 20, ShmBytes: 16 << 20},
-		Labels:     map[string]string{"job": "bench"},
-		TtlSeconds: &ttl, CreateTimeoutSeconds: &patience,
-	}})
-	if err != nil {
-		return "", err
-	}
-	return boxes[0].GetId(), nil
+	return b.createOf(ctx, backend, workspace, 128<<20)
 }
 
 func (b *bench) command(ctx context.Context, id string, argv []string) error {
@@ -216,7 +202,8 @@ func (b *bench) ratios() {
 		of[b.rows[i].Name] = &b.rows[i]
 	}
 	for name, to := range map[string]string{"microvm_first_result": "cold_boot", "microvm_first_result_bash": "cold_boot_bash",
-		"microvm_first_result_c4": "cold_boot_c4", "microvm_clone_first_result": "cold_boot", "microvm_exec_round_trip": "container_exec_round_trip"} {
+		"microvm_first_result_c4": "cold_boot_c4", "microvm_clone_first_result": "cold_boot", "microvm_exec_round_trip": "container_exec_round_trip",
+		"pmem_dax_memory": "virtio_blk_memory"} {
 		if of[name] != nil && of[to] != nil {
 			of[name].Ratio(*of[to])
 		}

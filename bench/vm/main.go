@@ -50,7 +50,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.dsec, "dsec", "bin/dsec", "the dsec binary")
 	flag.StringVar(&o.out, "out", "bench/out/vm.json", "where the rows go")
-	flag.StringVar(&o.only, "only", "", "comma-separated parts to run: create, exec, idle, snapshots (all)")
+	flag.StringVar(&o.only, "only", "", "comma-separated parts to run: create, exec, idle, snapshots, pmem (all)")
 	flag.IntVar(&o.n, "n", 12, "creations of each figure")
 	flag.IntVar(&o.cold, "cold", 4, "cold boots of each figure")
 	flag.IntVar(&o.idle, "idle", 24, "most idle machines at once")
@@ -89,6 +89,11 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if b.wants("snapshots") { // paused ones are put on disk at once
 		if err := b.with(ctx, base, 0, b.snapshots, "pause-keeps-memory=0s"); err != nil {
 			return fmt.Errorf("snapshots: %w", err)
+		}
+	}
+	if b.wants("pmem") {
+		if err := b.shared(ctx, base); err != nil {
+			return err
 		}
 	}
 	if !b.wants("create") && !b.wants("exec") && !b.wants("idle") {

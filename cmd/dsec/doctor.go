@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/opendsec/dsec/backend/microvm"
 	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/spf13/cobra"
@@ -32,7 +33,7 @@ or the node of the state directory was started with (dsec up --require), counts 
 			if err != nil {
 				return &exitError{2, fmt.Errorf("--require: %w", err)}
 			}
-			all := append(feature.Probe(), cgroupMode(), pidMax(), fileMax(), machineKernel(), accelerator())
+			all := append(feature.Probe(), cgroupMode(), pidMax(), fileMax(), machineKernel(), accelerator(), machineMemory())
 			feature.Demand(all, demanded)
 			unfit := 0
 			for _, r := range all {
@@ -163,5 +164,22 @@ func accelerator() feature.Result {
 	if !r.Have {
 		r.Detail, r.Lost = "tcg: by emulation", "microVMs run ten times slower and more"
 	}
+	return r
+}
+
+// machineMemory tells whether microVMs can share the node's memory of their layers.
+func machineMemory() feature.Result {
+	r := feature.Result{Name: "layers as memory of microVMs", Level: feature.Wanted, Since: "--opt microvm-layers=pmem", Detail: "virtio-pmem, DAX",
+		Lost: "each microVM has a copy of what it reads of its layers"}
+	k, err := debkernel.Find(&debkernel.Options{Cache: kernelDir()})
+	if err != nil {
+		r.Detail = "no kernel in " + kernelDir()
+		return r
+	}
+	if lack := microvm.LacksForMemory(k); lack != "" {
+		r.Detail = "kernel " + k.Version + " lacks " + lack
+		return r
+	}
+	r.Have, r.Lost = true, ""
 	return r
 }

@@ -15,7 +15,7 @@ import (
 )
 
 func init() {
-	driverOptions[sandbox.BackendContainer] = append(driverOptions[sandbox.BackendContainer], "microvm", "microvm-max", "microvm-warm", "kernel", "pause-keeps-memory")
+	driverOptions[sandbox.BackendContainer] = append(driverOptions[sandbox.BackendContainer], "microvm", "microvm-max", "microvm-warm", "microvm-layers", "kernel", "pause-keeps-memory")
 }
 
 // kernelDir is where kernels of machines are kept.
@@ -24,8 +24,8 @@ func kernelDir() string {
 }
 
 // microvmConfig reads the options of machines: microvm (on: the node does not serve without; off; auto), microvm-max
-// (machines at once), microvm-warm (machines kept ready for each shape that is in use; 0 = none), kernel (directory of
-// `dsec kernel install`).
+// (machines at once), microvm-warm (machines kept ready for each shape that is in use; 0 = none), microvm-layers (blk, pmem or
+// auto: how layers come to them), kernel (directory of `dsec kernel install`).
 func microvmConfig(opts map[string]string) (mode string, cfg microvm.Config, err error) {
 	mode = cmp.Or(opts["microvm"], "auto")
 	if mode != "on" && mode != "off" && mode != "auto" {
@@ -45,6 +45,12 @@ func microvmConfig(opts map[string]string) (mode string, cfg microvm.Config, err
 		if cfg.Warm, err = strconv.Atoi(v); err != nil || cfg.Warm < 0 || cfg.Warm > maxWarmMachines {
 			return mode, cfg, fmt.Errorf("--opt microvm-warm=%s: %w: want a number from 0 to %d", v, sandbox.ErrInvalid, maxWarmMachines)
 		}
+	}
+	switch v := opts["microvm-layers"]; v {
+	case "", microvm.LayersDisk, microvm.LayersMemory, microvm.LayersAuto:
+		cfg.LayersAs = v
+	default:
+		return mode, cfg, fmt.Errorf("--opt microvm-layers=%s: %w: want blk (disks), pmem (memory that all machines share) or auto (pmem where that can be)", v, sandbox.ErrInvalid)
 	}
 	return mode, cfg, nil
 }

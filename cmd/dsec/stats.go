@@ -41,7 +41,7 @@ func newStats() *cobra.Command {
 					continue
 				}
 				rows = append(rows, []string{id, (time.Duration(s.GetCpuUsageUsec()) * time.Microsecond).Round(time.Millisecond).String(),
-					of(s.GetMemoryBytes(), s.GetMemoryLimitBytes()), bytesText(s.GetMemoryPeakBytes()), of(s.GetDiskBytes(), s.GetDiskLimitBytes()),
+					memoryText(s), bytesText(s.GetMemoryPeakBytes()), of(s.GetDiskBytes(), s.GetDiskLimitBytes()),
 					fmt.Sprintf("%d/%d", s.GetPids(), s.GetPidsLimit()), fmt.Sprint(s.GetOomKills())})
 			}
 			if wantJSON(cmd) {
@@ -53,3 +53,11 @@ func newStats() *cobra.Command {
 }
 
 func of(used, limit int64) string { return bytesText(used) + "/" + bytesText(limit) }
+
+// memoryText is what a sandbox has of memory, or what its memory takes on disk where it is put away.
+func memoryText(s *dsecv1.SandboxStats) string {
+	if n := s.GetSavedBytes(); n > 0 && s.GetMemoryBytes() == 0 {
+		return bytesText(n) + " saved"
+	}
+	return of(s.GetMemoryBytes(), s.GetMemoryLimitBytes())
+}

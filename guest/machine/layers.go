@@ -70,6 +70,9 @@ func prepare(p *control.Prepare, g *groups) (*os.File, error) {
 }
 
 func mountLayer(dir string, l control.Layer) error {
+	if l.Memory != nil {
+		return mountMemory(dir, l.Memory)
+	}
 	meta, err := device(l.Meta)
 	if err != nil {
 		return err

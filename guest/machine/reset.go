@@ -72,6 +72,9 @@ func (c *controller) clean() error {
 	dirs := []string{"/root", "/disk"}
 	disks := []string{p.Disk}
 	for i, l := range p.Layers {
+		if l.Memory != nil {
+			return errors.New("a machine whose layers are in its memory cannot be reset")
+		}
 		dirs = append(dirs, "/layers/"+strconv.Itoa(i))
 		disks = append(disks, l.Meta)
 		if l.Data != "" {

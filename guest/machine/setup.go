@@ -52,7 +52,7 @@ func mountAll() error {
 			return fmt.Errorf("mount %s: %w", m.fs, err)
 		}
 	}
-	for _, d := range []string{"tmp", "layers", "disk", "root", "modules"} {
+	for _, d := range []string{"tmp", "layers", "disk", "root", "modules", "memory"} {
 		if err := os.Mkdir("/newroot/"+d, 0o755); err != nil {
 			return err
 		}
@@ -64,6 +64,11 @@ func mountAll() error {
 	}
 	if err := unix.Mount(from, "/newroot/modules", "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind modules: %w", err)
+	}
+	if slices.Contains(os.Args, Memory) {
+		if err := unix.Mount(memoryDir, "/newroot/memory", "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("bind modules: %w", err)
+		}
 	}
 	if err := unix.Chdir("/newroot"); err != nil {
 		return err
@@ -91,7 +96,15 @@ func mountAll() error {
 
 // loadModules loads what the initial file system brings.
 func loadModules() error {
-	files, err := filepath.Glob(modulesDir + "/*.ko")
+	if err := loadFrom(modulesDir); err != nil || !slices.Contains(os.Args, Memory) {
+		return err
+	}
+	return loadFrom(memoryDir)
+}
+
+// loadFrom loads a directory's, and lets go of it.
+func loadFrom(dir string) error {
+	files, err := filepath.Glob(dir + "/*.ko")
 	if err != nil {
 		return err
 	}
@@ -107,7 +120,7 @@ func loadModules() error {
 			return fmt.Errorf("load module %s: %w", filepath.Base(path), err)
 		}
 	}
-	return unix.Unmount(modulesDir, unix.MNT_DETACH)
+	return unix.Unmount(dir, unix.MNT_DETACH)
 }
 
 // makeGroups makes the control groups of dsec-init and of commands.

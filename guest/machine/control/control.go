@@ -75,8 +75,19 @@ type Network struct {
 
 // Layer is an EROFS image and its data.
 type Layer struct {
-	Meta string
-	Data string `json:",omitempty"` // "" = it has none
+	Meta   string
+	Data   string  `json:",omitempty"` // "" = it has none
+	Memory *Memory `json:",omitempty"` // instead of disks
+}
+
+// Memory is a layer in regions of the machine's memory that are files of the node. A region is named by the address of its PCI
+// device. Sizes are in bytes, multiples of 2 MiB, by which kernels map such regions.
+type Memory struct {
+	Head     string // Image bytes of the EROFS image, and the last Tail bytes of the data
+	Image    int64
+	Tail     int64  `json:",omitempty"`
+	Body     string `json:",omitempty"` // the data before those, BodySize bytes; "" = there is none
+	BodySize int64  `json:",omitempty"`
 }
 
 // Reply is one line from the machine: the answer to request N, or an event.
