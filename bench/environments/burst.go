@@ -199,7 +199,8 @@ func (b *bench) floor(ctx context.Context, r *remote, fetched int64, use [3]usag
 	row("burst_floor_cpu_elsewhere", (cached+use[1].blobd-use[0].blobd)/float64(runtime.NumCPU()), "the same with the store on another machine")
 	s := use[1].blobds
 	x := measure.FromValues("burst_requests", "", []float64{float64(s.Requests - use[0].blobds.Requests)}, 0)
-	x.Note = fmt.Sprintf("of %.0f KiB; %d chunks were asked for before anybody wanted them, %d were on their way when somebody else did", float64(s.FetchedBytes)/1024/float64(max(1, s.Requests)), s.Ahead, s.Coalesced)
+	x.Note = fmt.Sprintf("of %.0f KiB; %d chunks were asked for before anybody wanted them, %d were on their way when somebody else did, %d were read from the node's disk; %d reads of the kernel's, of %.0f KiB",
+		float64(s.FetchedBytes)/1024/float64(max(1, s.Requests)), s.Ahead, s.Coalesced, s.Cache.Hits, s.Reads, float64(s.ReadBytes)/1024/float64(max(1, s.Reads)))
 	b.add(x)
 	data, read, chunks, err := traces(ctx, filepath.Join(r.state, "run", "blobd.sock"))
 	if err != nil {

@@ -20,6 +20,7 @@ import (
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/build"
 	"github.com/opendsec/dsec/client"
+	"github.com/opendsec/dsec/internal/linger"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -35,6 +36,8 @@ const (
 // buildImage answers PUT /v1/builds: the body is the archive of a context, the answer JSON lines of BuildImageResponse, the
 // last with the layer or an error. The build ends when its client leaves.
 func (s *Server) buildImage(w http.ResponseWriter, r *http.Request) {
+	linger.Begin(w)
+	defer linger.End(w, r.Body) // nothing, unless the context was refused
 	o, file, err := readBuild(r.URL.Query())
 	if err != nil {
 		s.writeError(w, r, err)

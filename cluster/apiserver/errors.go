@@ -115,6 +115,8 @@ func writeJSONError(w http.ResponseWriter, ce *connect.Error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	text, _ := json.Marshal(map[string]string{"code": ce.Code().String(), "message": ce.Message()})
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)+1)) // whole, also before the request's body was read
 	w.WriteHeader(httpStatus(ce.Code()))
-	_ = json.NewEncoder(w).Encode(map[string]string{"code": ce.Code().String(), "message": ce.Message()})
+	_, _ = w.Write(append(text, '\n'))
 }

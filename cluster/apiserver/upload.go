@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/internal/linger"
 	"github.com/opendsec/dsec/sandbox"
 	"google.golang.org/protobuf/encoding/protojson"
 )
@@ -21,20 +22,28 @@ const maxLine = 1 << 20
 // uploadLayer streams PUT /v1/layers to the importer and its answer back: JSON lines of ImportLayerResponse, the
 // last with the layer or an error.
 func (s *Server) uploadLayer(w http.ResponseWriter, r *http.Request) {
+	linger.Begin(w) // progress goes out while the body comes in, too
+	if !s.passUpload(w, r) {
+		linger.End(w, r.Body)
+	}
+}
+
+// passUpload tells whether a layer was made.
+func (s *Server) passUpload(w http.ResponseWriter, r *http.Request) (made bool) {
 	im := s.importer
 	if im == nil {
 		s.writeError(w, r, errNoImporter)
-		return
+		return false
 	}
 	up, err := readUpload(r.URL.Query())
 	if err != nil {
 		s.writeError(w, r, err)
-		return
+		return false
 	}
-	req, err := http.NewRequestWithContext(r.Context(), http.MethodPut, im.base+"/v1/layers?"+up.query, r.Body)
+	req, err := http.NewRequestWithContext(r.Context(), http.MethodPut, im.base+"/v1/layers?"+up.query, io.NopCloser(r.Body))
 	if err != nil {
 		s.writeError(w, r, err)
-		return
+		return false
 	}
 	req.ContentLength = r.ContentLength
 	for _, h := range []string{"Content-Type", "Content-Encoding"} {
@@ -44,32 +53,33 @@ func (s *Server) uploadLayer(w http.ResponseWriter, r *http.Request) {
 	}
 	req.Header.Set(KeyHeader, keyOf(r.Context()).ID)
 	rc := http.NewResponseController(w)
-	_ = rc.EnableFullDuplex() // progress goes out while the body comes in
-	// Of a body that was refused on its way, what was not read must not be looked at as another request.
-	w.Header().Set("Connection", "close")
 	resp, err := im.http.Do(req)
 	if err != nil {
 		s.writeError(w, r, im.failed(err))
-		return
+		return false
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
+		for _, h := range []string{"Content-Type", "Content-Length"} {
+			if v := resp.Header.Get(h); v != "" {
+				w.Header().Set(h, v)
+			}
+		}
 		w.WriteHeader(resp.StatusCode)
 		_, _ = io.Copy(w, io.LimitReader(resp.Body, maxLine))
-		return
+		return false
 	}
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(make([]byte, 0, 4096), maxLine)
 	for lines.Scan() {
-		line, last := s.importLine(r, up, lines.Bytes())
+		line, last, made := s.importLine(r, up, lines.Bytes())
 		if _, err := w.Write(append(line, '\n')); err != nil {
-			return
+			return false
 		}
 		_ = rc.Flush()
 		if last {
-			return
+			return made
 		}
 	}
 	err = lines.Err()
@@ -77,6 +87,7 @@ func (s *Server) uploadLayer(w http.ResponseWriter, r *http.Request) {
 		err = errNoLayer
 	}
 	_, _ = w.Write(append(errorLine(im.failed(err)), '\n'))
+	return false
 }
 
 // upload is what of an upload's URL is the catalogue's.
@@ -123,14 +134,14 @@ func (s *Server) putStep(ctx context.Context, key string, l *dsecv1.Layer) error
 	return s.o.Catalogue.PutStep(ctx, key, l)
 }
 
-// importLine publishes the layer when the line brings it, and returns the line to pass on.
-func (s *Server) importLine(r *http.Request, up *upload, line []byte) (out []byte, last bool) {
+// importLine publishes the layer when the line brings it, and returns the line to pass on; last = no other follows, made = it has the layer.
+func (s *Server) importLine(r *http.Request, up *upload, line []byte) (out []byte, last, made bool) {
 	msg := &dsecv1.ImportLayerResponse{}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(line, msg); err != nil {
-		return errorLine(fmt.Errorf("read the importer's answer: %w", err)), true
+		return errorLine(fmt.Errorf("read the importer's answer: %w", err)), true, false
 	}
 	if msg.GetError() != nil {
-		return slices.Clone(line), true
+		return slices.Clone(line), true, false
 	}
 	last = msg.GetLayer() != nil
 	if last {
@@ -143,14 +154,14 @@ func (s *Server) importLine(r *http.Request, up *upload, line []byte) (out []byt
 			msg, err = s.publish(r.Context(), msg)
 		}
 		if err != nil {
-			return errorLine(err), true
+			return errorLine(err), true, false
 		}
 	}
 	out, err := protojson.Marshal(msg)
 	if err != nil {
-		return errorLine(err), true
+		return errorLine(err), true, false
 	}
-	return out, last
+	return out, last, last
 }
 
 func errorLine(err error) []byte {

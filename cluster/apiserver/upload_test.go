@@ -1,17 +1,27 @@
 package apiserver_test
 
 import (
+	"archive/tar"
 	"bufio"
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"connectrpc.com/connect"
+
+	"github.com/opendsec/dsec/client"
 	"github.com/opendsec/dsec/cluster/apiserver"
+	"github.com/opendsec/dsec/layer/importer"
+	"github.com/opendsec/dsec/layer/store/posix"
+	"github.com/opendsec/dsec/sandbox/sandboxtest"
 )
 
 // TestRefusedUploadEndsItsConnection: the importer refuses an archive before it has read all of it. What is left of it must
@@ -63,4 +73,65 @@ func TestRefusedUploadEndsItsConnection(t *testing.T) {
 	if !resp.Close {
 		t.Error("the connection stays open for another request")
 	}
+}
+
+// TestRefusedUploadSaysWhy: who sends much of what is refused at its beginning hears why, each time, and not that the connection broke.
+func TestRefusedUploadSaysWhy(t *testing.T) {
+	dir, err := os.MkdirTemp("", "ru-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	store, err := posix.Open(filepath.Join(dir, "layers"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(dir, "b.sock")
+	r := newRig(t)
+	s, err := apiserver.New(apiserver.Options{Keys: r.keys, Catalogue: catalogue{}, Importer: "unix://" + socket, PortsURL: "http://127.0.0.1:7778", Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen := func(network, at string, h http.Handler) string {
+		ln, err := net.Listen(network, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := &http.Server{Handler: h}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = srv.Serve(ln) // until it is closed
+		}()
+		t.Cleanup(func() { srv.Close(); <-done })
+		return ln.Addr().String()
+	}
+	listen("unix", socket, importer.New(store, importer.Options{}))
+	c, err := client.New(client.Options{Config: client.Config{URL: "http://" + listen("tcp", "127.0.0.1:0", s.Handler()), Key: r.key}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var head bytes.Buffer
+	w := tar.NewWriter(&head)
+	if err := errors.Join(w.WriteHeader(&tar.Header{Name: "../escape", Mode: 0o644}), w.WriteHeader(&tar.Header{Name: "rest", Mode: 0o644, Size: 1 << 30})); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 20 {
+		up := client.Upload{Kind: "workspace", Name: "w"}
+		want := "escape"
+		if n%2 == 1 {
+			up.Kind, want = "nosuch", "nosuch"
+		}
+		body := io.MultiReader(bytes.NewReader(head.Bytes()), io.LimitReader(endless{}, 1<<30))
+		_, err := c.UploadLayer(t.Context(), up, body, nil)
+		sandboxtest.WantCode(t, err, connect.CodeInvalidArgument, want)
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
 }

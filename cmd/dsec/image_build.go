@@ -88,7 +88,7 @@ line and the reason before anything is done (docs/environments.md lists it).`,
 		o.Output = func(b []byte) error { _, err := w.Write(b); return err }
 		made, err := build.Build(cmd.Context(), f, o)
 		if err != nil {
-			return err
+			return interrupted(cmd.Context(), err, "no version was made; the steps that ended are kept, and the same command goes on from there")
 		}
 		return printImported(cmd, &dsecv1.ImportLayerResponse{Layer: made.Layer, Reused: made.Reused})
 	}

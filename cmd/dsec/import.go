@@ -14,13 +14,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// What an interrupted import leaves behind.
+const (
+	remoteLeft = "nothing was published; what was fetched is kept for a day, and the same command goes on from there"
+	localLeft  = "nothing was published"
+)
+
 // importRemote has the server pull from a registry.
 func importRemote(cmd *cobra.Command, c *client.Client, req *dsecv1.ImportLayerRequest) error {
 	p := newProgress(cmd.ErrOrStderr())
 	defer p.stop()
 	s, err := c.Layers.ImportLayer(cmd.Context(), req)
 	if err != nil {
-		return err
+		return interrupted(cmd.Context(), err, remoteLeft)
 	}
 	defer s.Close()
 	for s.Receive() {
@@ -32,7 +38,7 @@ func importRemote(cmd *cobra.Command, c *client.Client, req *dsecv1.ImportLayerR
 		p.show(msg.GetProgress())
 	}
 	if err := s.Err(); err != nil {
-		return c.Explain(err)
+		return interrupted(cmd.Context(), c.Explain(err), remoteLeft)
 	}
 	return fmt.Errorf("import ended without a layer: %w", io.ErrUnexpectedEOF)
 }
@@ -53,7 +59,7 @@ func importLocal(cmd *cobra.Command, c *client.Client, up client.Upload, source 
 	}
 	resp, err := c.UploadLayer(cmd.Context(), up, p.reader(body, size), p.show)
 	if err != nil {
-		return err
+		return interrupted(cmd.Context(), err, localLeft)
 	}
 	p.stop()
 	return printImported(cmd, resp)
@@ -82,7 +88,7 @@ func importGit(cmd *cobra.Command, c *client.Client, up client.Upload, repo, rev
 	up.Source = "git:" + repo + "@" + x.Commit
 	resp, err := c.UploadLayer(cmd.Context(), up, p.reader(body, size), p.show)
 	if err != nil {
-		return err
+		return interrupted(cmd.Context(), err, localLeft)
 	}
 	p.stop()
 	return printImported(cmd, resp)

@@ -15,6 +15,9 @@ import (
 // exitInfra is the exit code of run, exec and shell when the platform failed, not the command.
 const exitInfra = 125
 
+// exitInterrupted is the exit code of other commands that Ctrl-C or SIGTERM ended, as a shell counts them.
+const exitInterrupted = 128 + int(syscall.SIGINT)
+
 // exitError ends the program with a code; a nil err says that nothing is left to print.
 type exitError struct {
 	code int
@@ -52,6 +55,10 @@ func execute(ctx context.Context, args []string) int {
 		if ee.err == nil {
 			return code
 		}
+	}
+	err = interrupted(ctx, err, "")
+	if stopped := (*interruptedError)(nil); errors.As(err, &stopped) && code == 1 {
+		code = exitInterrupted
 	}
 	usage := code == 2
 	printError(os.Stderr, wantJSON(cmd) || usage && askedJSON(args), usage, err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -75,6 +76,7 @@ func TestScripts(t *testing.T) {
 			"setid":      cmdSetID,
 			"background": cmdBackground,
 			"echoes":     cmdEchoes,
+			"silent":     cmdSilent,
 		},
 	})
 }
@@ -172,6 +174,24 @@ func zombie(pid int) bool {
 func cmdSetID(ts *testscript.TestScript, neg bool, args []string) {
 	lines := strings.Split(strings.TrimSpace(ts.ReadFile("stdout")), "\n")
 	ts.Setenv(args[0], lines[len(lines)-1])
+}
+
+// silent takes connections, notes in a file that somebody asked, and never answers: silent ADDRESS FILE
+func cmdSilent(ts *testscript.TestScript, neg bool, args []string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	asked := ts.MkAbs(args[1])
+	srv := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_ = os.WriteFile(asked, []byte("asked\n"), 0o600)
+		<-r.Context().Done()
+	})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = srv.Serve(l) // until it is closed
+	}()
+	ts.Defer(func() { srv.Close(); <-done })
+	ts.Setenv(args[0], l.Addr().String())
 }
 
 // background starts a command, waits for its first line and sets a variable to it: background NAME COMMAND ARG...

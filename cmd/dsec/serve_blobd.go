@@ -26,7 +26,7 @@ func serveBlobd(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger
 	}
 	serve := func(ctx context.Context, store layer.FileStore, wrap func(http.Handler) http.Handler) error {
 		log.Info("serves", "socket", d.socket("blobd"), "lazy", c.lazy)
-		return serveUnix(ctx, d.socket("blobd"), wrap(importer.New(store, importer.Options{Log: log, StoreTimeout: c.timeout, Registry: oci.RegistryOptions{Keep: d.path("downloads")}})), log)
+		return serveUnix(ctx, d.socket("blobd"), wrap(importer.New(store, importer.Options{Log: log, StoreTimeout: c.timeout, Registry: oci.RegistryOptions{Keep: d.path("downloads"), Patience: c.registry}})), log)
 	}
 	if c.lazy {
 		return c.serveLazy(ctx, store, d, log, serve)

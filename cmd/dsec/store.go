@@ -24,7 +24,7 @@ import (
 )
 
 // storeOptions are what --opt may name for the store of layers.
-var storeOptions = []string{"store", "lazy", "cache", "store-timeout"}
+var storeOptions = []string{"store", "lazy", "cache", "store-timeout", "registry-timeout"}
 
 func init() { edgeOptions = append(edgeOptions, storeOptions...) }
 
@@ -35,9 +35,11 @@ type storeConfig struct {
 	lazy    bool
 	cache   int64
 	timeout time.Duration
+	// registry is for how long a registry that is imported from may send nothing; 0 = the default.
+	registry time.Duration
 }
 
-// minStoreTimeout is the least that --opt store-timeout may say.
+// minStoreTimeout is the least that --opt store-timeout and registry-timeout may say.
 const minStoreTimeout = 100 * time.Millisecond
 
 // readStore reads the options. It opens nothing.
@@ -70,9 +72,11 @@ func readStore(opts map[string]string, d stateDir) (c storeConfig, err error) {
 			return c, fmt.Errorf("--opt cache=%s: %w: want a size of at least %dm", v, sandbox.ErrInvalid, cache.MinLimit>>20)
 		}
 	}
-	if v := opts["store-timeout"]; v != "" {
-		if c.timeout, err = time.ParseDuration(v); err != nil || c.timeout < minStoreTimeout {
-			return c, fmt.Errorf("--opt store-timeout=%s: %w: want a time of at least %v, like 30s", v, sandbox.ErrInvalid, minStoreTimeout)
+	for name, to := range map[string]*time.Duration{"store-timeout": &c.timeout, "registry-timeout": &c.registry} {
+		if v := opts[name]; v != "" {
+			if *to, err = time.ParseDuration(v); err != nil || *to < minStoreTimeout {
+				return c, fmt.Errorf("--opt %s=%s: %w: want a time of at least %v, like 30s", name, v, sandbox.ErrInvalid, minStoreTimeout)
+			}
 		}
 	}
 	return c, nil

@@ -39,7 +39,7 @@ network = auto (where the host has what it needs and no other node has it), on (
 nftables (on, and by that), resolver = ADDRESS,... to ask for names, services = file of more services; of layers: store = folder or
 s3://BUCKET/PREFIX?endpoint=URL&region=NAME that they lie in (default: a folder of the node's own; docs/stores.md), lazy =
 on, off or auto: whether they are read on demand, cache = room for what was read (default 10g), store-timeout = how long a
-reader waits for the store (default 30s); of function calls: fncall = base of all runtimes, or RUNTIME=BASE,... (default:
+reader waits for the store (default 30s), registry-timeout = for how long a registry may send nothing (default 1m); of function calls: fncall = base of all runtimes, or RUNTIME=BASE,... (default:
 the base called fncall), fncall-parallel = calls that run at once.
 
 --require makes layers of confinement a condition: a node that lacks one of them does not serve.`,

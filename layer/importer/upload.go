@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/internal/linger"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/layer/disk"
 	"github.com/opendsec/dsec/layer/oci"
@@ -26,15 +28,14 @@ import (
 // upload answers PUT /v1/layers: the body is a tar or an image archive, the answer JSON lines.
 func (s *service) upload(w http.ResponseWriter, r *http.Request) {
 	body := newUploadBody(w, r, s.o.Stall)
+	linger.Begin(w) // progress goes out while the body comes in, too
 	j, err := s.uploadJob(r, body)
 	if err != nil {
 		refuse(w, err)
+		linger.End(w, r.Body)
 		return
 	}
 	rc := http.NewResponseController(w)
-	_ = rc.EnableFullDuplex() // progress goes out while the body comes in; HTTP/2 can anyway
-	// The server must not look for another request behind a body that was not read to its end.
-	w.Header().Set("Connection", "close")
 	begun := false
 	send := func(m *dsecv1.ImportLayerResponse) error {
 		line, err := protojson.Marshal(m)
@@ -57,11 +58,15 @@ func (s *service) upload(w http.ResponseWriter, r *http.Request) {
 	if body.stalled.Load() { // the transport cancels the request as well
 		err = fmt.Errorf("upload: %w: nothing came for %v", sandbox.ErrDeadline, s.o.Stall)
 	}
-	if !begun {
+	if begun {
+		err = send(&dsecv1.ImportLayerResponse{Error: importError(err)})
+	} else {
 		refuse(w, err)
-		return
+		err = nil
 	}
-	_ = send(&dsecv1.ImportLayerResponse{Error: importError(err)})
+	if err == nil && !body.stalled.Load() {
+		linger.End(w, r.Body)
+	}
 }
 
 // uploadJob reads the URL.
@@ -216,7 +221,9 @@ func (c *countReader) Read(p []byte) (int, error) {
 // refuse answers a request of which nothing has been answered yet.
 func refuse(w http.ResponseWriter, err error) {
 	e := importError(err)
+	text, _ := json.Marshal(map[string]string{"code": e.Code, "message": e.Message})
 	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(text))) // whole before what is sent was read
 	w.WriteHeader(status(code(err)))
-	_ = json.NewEncoder(w).Encode(map[string]string{"code": e.Code, "message": e.Message})
+	_, _ = w.Write(text)
 }

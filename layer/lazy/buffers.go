@@ -11,14 +11,16 @@ import (
 const (
 	// slabSize is a huge page: the disk writes into it in one piece.
 	slabSize = 2 << 20
-	// maxSlabs bounds what is kept for ever; what is needed beyond is the collector's.
-	maxSlabs = 16
+	// spareSlabs are for chunks that are in use and do not stay.
+	spareSlabs = 8
 )
 
-// buffers lends memory for chunks that come from the node's disk. It begins at a page, so that the disk writes into it
+// buffers lends memory for chunks. It begins at a page, so that the disk writes into it
 // directly, and is used again: to the collector's memory of this size the kernel would give its pages anew, one fault
 // each, which takes longer than to read and verify them.
 type buffers struct {
+	most int // slabs that are kept for ever; what is needed beyond is the collector's
+
 	mu    sync.Mutex
 	slabs [][]byte
 	free  [][]byte
@@ -50,7 +52,7 @@ func (p *buffers) take(size int) []byte {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.free) == 0 && len(p.slabs) < maxSlabs {
+	if len(p.free) == 0 && len(p.slabs) < p.most {
 		slab, err := linux.HugePages(slabSize)
 		if err != nil {
 			return nil

@@ -29,7 +29,7 @@ func TestBuffersAreNobodysTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src := newSource(store, c, Options{Requests: 4, Timeout: time.Minute, Log: slog.New(slog.DiscardHandler)})
+	src := newSource(store, c, Options{Memory: 64 * layer.ChunkSize, Requests: 4, Timeout: time.Minute, Log: slog.New(slog.DiscardHandler)})
 	l, err := newAttached(s.Digest, s.Manifest)
 	if err != nil {
 		t.Fatal(err)

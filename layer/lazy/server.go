@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/opendsec/dsec/internal/fuse"
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/layer/lazy/cache"
 	"github.com/opendsec/dsec/sandbox"
@@ -39,6 +40,7 @@ type Options struct {
 	MinFree  int64         // bytes that the cache leaves free on the disk; 0 = 1 GiB
 	Timeout  time.Duration // for how long a reader waits for the store; 0 = 30 s
 	Requests int           // to the store at a time; 0 = 16
+	Memory   int64         // for verified chunks, bytes; 0 = a 64th of the machine's, 16 to 128 MiB
 	Faults   *Faults       // nil = not recorded
 	Log      *slog.Logger  // nil = discarded
 }
@@ -72,6 +74,8 @@ func NewServer(store layer.Store, o Options) (*Server, error) {
 	set(&o.Cache, 10<<30)
 	set(&o.MinFree, 1<<30)
 	set((*int64)(&o.Timeout), int64(30*time.Second))
+	total, _ := linux.TotalMemory() // unknown is little
+	set(&o.Memory, min(max(total/64, minHot), maxHot))
 	if o.Requests == 0 {
 		o.Requests = 16
 	}

@@ -16,8 +16,9 @@ import (
 )
 
 const (
-	// hotChunks is how many verified chunks stay in memory: a chunk is often read in several pieces.
-	hotChunks = 64
+	// maxHot bounds the verified chunks that stay in memory, bytes, of a 64th of the machine's: a chunk is often read in
+	// many small pieces, by several programs at once, and to bring it in again means to read and verify the whole.
+	minHot, maxHot = 16 << 20, 128 << 20
 	// maxRun is the most that one request to the store asks for, bytes.
 	maxRun = 2 << 20
 	// maxDamaged is how often a chunk is fetched that the store gives in another form.
@@ -59,10 +60,11 @@ type source struct {
 	mu      sync.Mutex
 	flights map[cache.Key]*flight
 	hot     map[cache.Key]*buffer
-	order   []cache.Key // of hot, a ring
+	order   []cache.Key // of hot, a ring of as many as may stay
 	next    int
 	failed  map[cache.Key]*failed
 	bufs    buffers
+	runs    sync.Pool // *[]byte of maxRun, for what is fetched together
 }
 
 // failed is a chunk that did not come in time. The kernel asks for what it could not read ahead once more: its reader
@@ -100,9 +102,13 @@ type flight struct {
 
 func newSource(store layer.Store, c *cache.Cache, o Options) *source {
 	ctx, stop := context.WithCancel(context.Background())
-	return &source{ctx: ctx, stop: stop, store: store, cache: c, log: o.Log, timeout: o.Timeout, faults: newNotes(o.Faults, o.Log),
+	hot := int(o.Memory / layer.ChunkSize)
+	s := &source{ctx: ctx, stop: stop, store: store, cache: c, log: o.Log, timeout: o.Timeout, faults: newNotes(o.Faults, o.Log),
 		slots: make(chan struct{}, o.Requests), ahead: make(chan struct{}, max(1, o.Requests/2)),
-		flights: map[cache.Key]*flight{}, hot: map[cache.Key]*buffer{}, failed: map[cache.Key]*failed{}, order: make([]cache.Key, hotChunks)}
+		flights: map[cache.Key]*flight{}, hot: map[cache.Key]*buffer{}, failed: map[cache.Key]*failed{}, order: make([]cache.Key, hot)}
+	s.bufs.most = hot*layer.ChunkSize/slabSize + spareSlabs
+	s.runs.New = func() any { return new(make([]byte, maxRun)) }
+	return s
 }
 
 // read returns the bytes from off to end of a layer's data, in pieces, which hold until done is called.
@@ -358,8 +364,8 @@ func (s *source) ask(ctx context.Context, run []*flight, ahead bool) (left []*fl
 			return run, context.Cause(ctx)
 		}
 	}
-	// A store may not return in time (a mount that hangs): it then keeps its slots until it does.
-	buf, done := make([]byte, size), make(chan error, 1)
+	buf, free := s.room(size)
+	done := make(chan error, 1)
 	s.requests.Add(1)
 	go func() {
 		err := s.store.ReadData(ctx, l.digest, buf, int64(f0.n)*l.manifest.Data.ChunkSize)
@@ -371,12 +377,17 @@ func (s *source) ask(ctx context.Context, run []*flight, ahead bool) (left []*fl
 	select {
 	case err = <-done:
 	case <-ctx.Done():
+		// A store may not return in time (a mount that hangs): it then keeps its slots, and the memory, until it does.
+		go func() { <-done; free() }()
 		return run, context.Cause(ctx)
 	}
+	defer free()
 	if err != nil {
 		return run, err
 	}
 	s.fetched.Add(int64(size))
+	var good []*flight
+	var chunks []*buffer
 	for _, f := range run {
 		n := l.chunkLen(f.n)
 		b := buf[:n:n]
@@ -388,10 +399,25 @@ func (s *source) ask(ctx context.Context, run []*flight, ahead bool) (left []*fl
 			err = fmt.Errorf("%w: %w: chunk %d from the store does not have its digest", sandbox.ErrUnavailable, layer.ErrDamaged, f.n)
 			continue
 		}
-		s.end(f, ownBuffer(b), nil)
-		s.cache.Put(l.keys[f.n], b)
+		x := s.bufs.get(n)
+		copy(x.b, b)
+		s.end(f, x, nil)
+		good, chunks = append(good, f), append(chunks, x)
+	}
+	for i, f := range good { // nobody waits for this
+		s.cache.Put(l.keys[f.n], chunks[i].b)
+		chunks[i].release()
 	}
 	return left, err
+}
+
+// room lends memory for one request.
+func (s *source) room(size int) (b []byte, free func()) {
+	if size > maxRun {
+		return make([]byte, size), func() {}
+	}
+	p := s.runs.Get().(*[]byte)
+	return (*p)[:size], func() { s.runs.Put(p) }
 }
 
 // close ends what is under way, and waits for it.

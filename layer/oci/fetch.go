@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -20,10 +19,8 @@ import (
 // goroutines and must return at once; nil = nobody is told.
 type Progress func(stage string, done, total int64)
 
-const (
-	parallel = 3           // layers fetched at a time
-	stalled  = time.Minute // how long a transfer may stand still
-)
+// parallel is how many layers are fetched at a time.
+const parallel = 3
 
 // AddTo adds all layers of the image to b. Layers of a registry are first fetched into dir, a few at a time,
 // while earlier ones are being read. Errors: as those of Pull, and of tree.Builder.AddTar.
@@ -146,21 +143,15 @@ func (f *fetcher) readLayer(ctx context.Context, b *tree.Builder, n int, open fu
 
 // fetchLayer fetches one layer into a file, with several attempts.
 func (f *fetcher) fetchLayer(ctx context.Context, n int) error {
-	return retry(ctx, f.img.retry, 0, func(ctx context.Context) error { return f.tryLayer(ctx, n) })
+	p := newPulse(f.img.patience)
+	return retry(ctx, f.img.retry, p, func(ctx context.Context) error { return f.tryLayer(ctx, n, p) })
 }
 
-func (f *fetcher) tryLayer(ctx context.Context, n int) error {
-	l := f.img.layers[n]
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	watchdog := time.AfterFunc(stalled, func() {
-		cancel(fmt.Errorf("%w: the registry sent nothing for %v", sandbox.ErrUnavailable, stalled))
-	})
-	defer watchdog.Stop()
-
+func (f *fetcher) tryLayer(ctx context.Context, n int, p *pulse) error {
 	if f.kept != nil {
-		return f.resumeLayer(ctx, n, watchdog)
+		return f.resumeLayer(ctx, n, p)
 	}
+	l := f.img.layers[n]
 	r, err := f.img.source.open(ctx, l)
 	if err != nil {
 		return err
@@ -173,7 +164,6 @@ func (f *fetcher) tryLayer(ctx context.Context, n int) error {
 	defer file.Close()
 	got := int64(0)
 	counted := &progressReader{r: r, add: func(n int64) {
-		watchdog.Reset(stalled)
 		got += n
 		f.progress("pull", f.pulled.Add(n), f.img.Size)
 	}}

@@ -24,11 +24,12 @@ type Image struct {
 	// Size is the sum of the layers as they are stored, bytes.
 	Size int64
 
-	layers []blob // bottom to top
-	source source
-	remote bool // layers are fetched before they are read
-	retry  time.Duration
-	keep   string // where fetched layers wait for another import
+	layers   []blob // bottom to top
+	source   source
+	remote   bool // layers are fetched before they are read
+	retry    time.Duration
+	patience time.Duration
+	keep     string // where fetched layers wait for another import
 }
 
 // blob is a piece of content and the digest by which it is verified.

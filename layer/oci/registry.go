@@ -28,6 +28,8 @@ type RegistryOptions struct {
 	Platform Platform       // zero = DefaultPlatform
 	// Retry is the wait before the second of four attempts; it doubles. 0 = one second.
 	Retry time.Duration
+	// Patience is for how long a registry may send nothing, all attempts at one thing together. 0 = one minute.
+	Patience time.Duration
 	// Keep is a directory for what was fetched of imports that did not come to their end: the next one goes on there. It is
 	// one process's alone. Empty = nothing is kept.
 	Keep string
@@ -35,8 +37,10 @@ type RegistryOptions struct {
 
 const (
 	attempts = 4
-	// askTimeout bounds one attempt at anything but a layer.
+	// askTimeout bounds all attempts at anything but a layer, together.
 	askTimeout = 2 * time.Minute
+	// defaultPatience is long: a registry that fetches from another one answers late.
+	defaultPatience = time.Minute
 )
 
 // registry is the source of one repository. Each call is one attempt.
@@ -61,6 +65,9 @@ func Pull(ctx context.Context, from string, o RegistryOptions) (*Image, error) {
 	if o.Retry == 0 {
 		o.Retry = time.Second
 	}
+	if o.Patience == 0 {
+		o.Patience = defaultPatience
+	}
 	img, err := pull(ctx, ref, o)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", ref.Name(), err)
@@ -70,7 +77,7 @@ func Pull(ctx context.Context, from string, o RegistryOptions) (*Image, error) {
 
 func pull(ctx context.Context, ref name.Reference, o RegistryOptions) (*Image, error) {
 	var src *registry
-	err := retry(ctx, o.Retry, askTimeout, func(ctx context.Context) (err error) {
+	err := ask(ctx, o, func(ctx context.Context) (err error) {
 		src, err = login(ctx, ref.Context(), o.Keychain)
 		return err
 	})
@@ -78,18 +85,18 @@ func pull(ctx context.Context, ref name.Reference, o RegistryOptions) (*Image, e
 		return nil, err
 	}
 	var m manifest
-	err = retry(ctx, o.Retry, askTimeout, func(ctx context.Context) (err error) {
+	err = ask(ctx, o, func(ctx context.Context) (err error) {
 		m, err = src.manifest(ctx, ref.Identifier())
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	img, err := resolve(ctx, retrying{src, o.Retry}, m.raw, m.mediaType, m.digest, o.Platform)
+	img, err := resolve(ctx, retrying{src, o}, m.raw, m.mediaType, m.digest, o.Platform)
 	if err != nil {
 		return nil, err
 	}
-	img.source, img.remote, img.retry, img.keep = src, true, o.Retry, o.Keep
+	img.source, img.remote, img.retry, img.patience, img.keep = src, true, o.Retry, o.Patience, o.Keep
 	return img, nil
 }
 
@@ -100,11 +107,10 @@ func login(ctx context.Context, repo name.Repository, keys authn.Keychain) (*reg
 		return nil, fmt.Errorf("%w: docker's configuration: %w", sandbox.ErrFailedPrecondition, err)
 	}
 	base := http.DefaultTransport.(*http.Transport).Clone()
-	base.ResponseHeaderTimeout = time.Minute
 	base.DisableCompression = true // blobs are what their digests say
 	base.MaxIdleConnsPerHost = parallel
 	base.IdleConnTimeout = 10 * time.Second
-	rt, err := transport.NewWithContext(ctx, repo.Registry, auth, base, []string{repo.Scope(transport.PullScope)})
+	rt, err := transport.NewWithContext(ctx, repo.Registry, auth, listening{base}, []string{repo.Scope(transport.PullScope)})
 	if err != nil {
 		return nil, registryError(ctx, err)
 	}
@@ -217,24 +223,30 @@ func (b *body) Read(p []byte) (int, error) {
 // retrying makes several attempts at small blobs.
 type retrying struct {
 	source
-	wait time.Duration
+	o RegistryOptions
 }
 
 func (r retrying) open(ctx context.Context, b blob) (io.ReadCloser, error) {
 	var data []byte
-	err := retry(ctx, r.wait, askTimeout, func(ctx context.Context) (err error) {
+	err := ask(ctx, r.o, func(ctx context.Context) (err error) {
 		data, err = document(ctx, r.source, b)
 		return err
 	})
 	return io.NopCloser(bytes.NewReader(data)), err
 }
 
-// retry makes up to four attempts, each bounded by limit (0 = not), as long as f says that what it needs is not
-// available.
-func retry(ctx context.Context, wait, limit time.Duration, f func(context.Context) error) error {
+// ask makes attempts at something small.
+func ask(ctx context.Context, o RegistryOptions, f func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, fmt.Errorf("%w: the registry did not answer within %v", sandbox.ErrUnavailable, askTimeout))
+	defer cancel()
+	return retry(ctx, o.Retry, newPulse(o.Patience), f)
+}
+
+// retry makes up to four attempts, as long as f says that what it needs is not available, and something is heard.
+func retry(ctx context.Context, wait time.Duration, p *pulse, f func(context.Context) error) error {
 	for attempt := 1; ; attempt++ {
-		err := try(ctx, limit, f)
-		if err == nil || ctx.Err() != nil || attempt == attempts || !errors.Is(err, sandbox.ErrUnavailable) {
+		err := p.try(ctx, f)
+		if err == nil || ctx.Err() != nil || attempt == attempts || !errors.Is(err, sandbox.ErrUnavailable) || p.dead() {
 			return err
 		}
 		timer := time.NewTimer(wait)
@@ -246,15 +258,6 @@ func retry(ctx context.Context, wait, limit time.Duration, f func(context.Contex
 		}
 		wait *= 2
 	}
-}
-
-func try(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
-	if limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit, fmt.Errorf("%w: the registry did not answer within %v", sandbox.ErrUnavailable, limit))
-		defer cancel()
-	}
-	return f(ctx)
 }
 
 // registryError gives what a registry says its kind.

@@ -123,16 +123,16 @@ func (k *keeping) begin(ctx context.Context, path string) (end func(), err error
 }
 
 // resumeLayer fetches what is missing of one layer. It is one attempt.
-func (f *fetcher) resumeLayer(ctx context.Context, n int, watchdog *time.Timer) error {
+func (f *fetcher) resumeLayer(ctx context.Context, n int, p *pulse) error {
 	l, path := f.img.layers[n], f.path(n)
-	watchdog.Stop() // waiting for another import's transfer, which has one
+	p.pause() // another import's transfer, which may be waited for, has a pulse of its own
 	end, err := keepers.begin(ctx, path)
+	p.resume()
 	if err != nil {
 		return err
 	}
 	defer end()
-	watchdog.Reset(stalled)
-	if n, err := whole(path, l, watchdog); err == nil {
+	if n, err := whole(path, l, p); err == nil {
 		f.progress("pull", f.pulled.Add(n), f.img.Size)
 		return nil
 	} else if !errors.Is(err, fs.ErrNotExist) { // of no use to anybody
@@ -163,12 +163,11 @@ func (f *fetcher) resumeLayer(ctx context.Context, n int, watchdog *time.Timer) 
 	got := from
 	f.pulled.Add(from)
 	counted := &progressReader{r: r, add: func(n int64) {
-		watchdog.Reset(stalled)
 		got += n
 		f.progress("pull", f.pulled.Add(n), f.img.Size)
 	}}
 	// All of it passes the verifier, what was kept too; only what is new is written.
-	v := newVerifier(io.MultiReader(io.NewSectionReader(part, 0, from), &appendReader{r: counted, file: part, at: from}), l)
+	v := newVerifier(io.MultiReader(&progressReader{r: io.NewSectionReader(part, 0, from), add: func(int64) { p.beat() }}, &appendReader{r: counted, file: part, at: from}), l)
 	if _, err := io.Copy(io.Discard, v); err != nil {
 		f.pulled.Add(-got)
 		switch {
@@ -188,13 +187,13 @@ func (f *fetcher) resumeLayer(ctx context.Context, n int, watchdog *time.Timer) 
 }
 
 // whole tells whether a file is the layer, and how large.
-func whole(path string, l blob, watchdog *time.Timer) (int64, error) {
+func whole(path string, l blob, p *pulse) (int64, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return 0, err
 	}
 	defer file.Close()
-	return io.Copy(io.Discard, newVerifier(&progressReader{r: file, add: func(int64) { watchdog.Reset(stalled) }}, l))
+	return io.Copy(io.Discard, newVerifier(&progressReader{r: file, add: func(int64) { p.beat() }}, l))
 }
 
 // open opens a layer behind an offset; a registry that refuses the range gives it from its beginning.

@@ -161,35 +161,7 @@ func TestDamage(t *testing.T) {
 	n := start(t)
 	id := n.create()
 	want := n.must(id, "md5sum < /usr/bin/perl")
-	flip := func(glob string) {
-		t.Helper()
-		files, err := filepath.Glob(glob)
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: %v, %v", glob, files, err)
-		}
-		for _, name := range files {
-			f, err := os.OpenFile(name, os.O_RDWR, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			st, err := f.Stat()
-			if err != nil {
-				t.Fatal(err)
-			}
-			b := make([]byte, 1)
-			for off := int64(1000); off < st.Size(); off += 200_000 {
-				if _, err := f.ReadAt(b, off); err != nil {
-					t.Fatal(err)
-				}
-				b[0] ^= 0x10
-				if _, err := f.WriteAt(b, off); err != nil {
-					t.Fatal(err)
-				}
-			}
-			f.Close()
-		}
-	}
-	flip(filepath.Join(n.state, "lazy", "chunks", "??", "*"))
+	flip(t, filepath.Join(n.state, "lazy", "chunks", "??", "*"))
 	// A new node has nothing of it in memory.
 	if left, err := n.Stop(); err != nil || len(left) > 0 {
 		t.Fatalf("stop: %v, left %q", err, left)
@@ -203,7 +175,7 @@ func TestDamage(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	eventually(t, "the repaired cache is among the events", func() bool { return strings.Contains(n.events(id), "what=cache_damaged") })
-	flip(filepath.Join(n.s3.Dir, bucket, "team", "layers", "*", "data"))
+	flip(t, filepath.Join(n.s3.Dir, bucket, "team", "layers", "*", "data"))
 	if kind, _ := n.ends(id, "cat /usr/lib/x86_64-linux-gnu/libstdc++.so.6 >/dev/null"); kind != "store_fault" {
 		t.Errorf("what is damaged in the store ends as %s", kind)
 	}

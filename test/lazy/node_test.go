@@ -64,18 +64,8 @@ type node struct {
 // start starts service and node, with the Debian base in the store and nothing of it in the node's cache.
 func start(t *testing.T, args ...string) *node {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a node needs root")
-	}
-	if err := fuse.Probe(); err != nil {
-		t.Skip(err)
-	}
-	work, err := os.MkdirTemp("", "dsl-") // a short path: sockets lie below it
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(work) })
-	n := &node{t: t, state: filepath.Join(work, "s")}
+	n, work := prepare(t)
+	var err error
 	if n.s3, err = testkit.StartS3(t.Context(), filepath.Join(work, "s3"), bucket); err != nil {
 		t.Fatal(err)
 	}
@@ -89,6 +79,32 @@ func start(t *testing.T, args ...string) *node {
 	if err := os.WriteFile(keys, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	n.begin(append([]string{"--opt", "store-timeout=" + timeout.String(),
+		"--opt", fmt.Sprintf("store=s3://%s/team?endpoint=%s&credentials=%s", bucket, n.s3.Endpoint, keys)}, args...)...)
+	return n
+}
+
+// prepare makes directories for a node that reads on demand.
+func prepare(t *testing.T) (n *node, work string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a node needs root")
+	}
+	if err := fuse.Probe(); err != nil {
+		t.Skip(err)
+	}
+	work, err := os.MkdirTemp("", "dsl-") // a short path: sockets lie below it
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(work) })
+	return &node{t: t, state: filepath.Join(work, "s")}, work
+}
+
+// begin starts the node for the first time, and brings the base in.
+func (n *node) begin(args ...string) {
+	t := n.t
+	t.Helper()
 	// A port of its own that stays the same when the node is started again.
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -96,8 +112,7 @@ func start(t *testing.T, args ...string) *node {
 	}
 	addr := l.Addr().String()
 	l.Close()
-	n.args = append([]string{"--listen", addr, "--opt", "warm=4", "--opt", "network=off", "--opt", "pool=1g", "--opt", "store-timeout=" + timeout.String(),
-		"--opt", fmt.Sprintf("store=s3://%s/team?endpoint=%s&credentials=%s", bucket, n.s3.Endpoint, keys)}, args...)
+	n.args = append([]string{"--listen", addr, "--opt", "warm=4", "--opt", "network=off", "--opt", "pool=1g"}, args...)
 	n.up()
 	t.Cleanup(func() {
 		left, err := n.Stop()
@@ -115,19 +130,26 @@ func start(t *testing.T, args ...string) *node {
 			}
 		}
 	})
-	tar, err := testkit.DebianBase(t.Context())
+	n.bring()
+}
+
+// bring imports the base.
+func (n *node) bring() *dsecv1.ImportLayerResponse {
+	n.t.Helper()
+	tar, err := testkit.DebianBase(n.t.Context())
 	if err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	f, err := os.Open(tar)
 	if err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	defer f.Close()
-	if _, err := n.Client.UploadLayer(t.Context(), client.Upload{Kind: "base", Name: base}, f, nil); err != nil {
-		t.Fatalf("import the base: %v", err)
+	r, err := n.Client.UploadLayer(n.t.Context(), client.Upload{Kind: "base", Name: base}, f, nil)
+	if err != nil {
+		n.t.Fatalf("import the base: %v", err)
 	}
-	return n
+	return r
 }
 
 // up starts the node, again after it was stopped.
