@@ -18,8 +18,6 @@ const (
 	doneWait         = 300 * time.Millisecond
 	reconnectTimeout = 500 * time.Millisecond
 	listTimeout      = 10 * time.Second
-	// sharedAnswerLimit is that of sandboxes that share the node's kernel.
-	sharedAnswerLimit = 15 * time.Second
 	// answerTries is how often a sandbox that does not answer is tried again within Config.AnswerLimit.
 	answerTries = 24
 )
@@ -154,7 +152,7 @@ func (b *box) answerLimit() time.Duration {
 	if _, ok := inst.(sandbox.Responder); ok {
 		return b.e.cfg.AnswerLimit
 	}
-	return min(b.e.cfg.AnswerLimit, sharedAnswerLimit)
+	return min(b.e.cfg.AnswerLimit, b.e.cfg.SharedAnswerLimit)
 }
 
 // unanswered is called when the channel of a sandbox could not be opened. While its machine has not ended, and only takes its

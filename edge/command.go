@@ -19,9 +19,6 @@ import (
 	"github.com/opendsec/dsec/sandbox"
 )
 
-// startTimeout bounds how long dsec-init may take to start a command.
-const startTimeout = 30 * time.Second
-
 // command is a running command, or one waiting for its turn in a session. It belongs to the sandbox.
 type command struct {
 	b       *box
@@ -151,7 +148,7 @@ func (b *box) newCommand(public *dsecv1.Command) *command {
 
 // start makes the command's group and has dsec-init start it. What goes wrong becomes the command's end.
 func (c *command) start(ctx context.Context, spec *dsecv1.CommandSpec) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	ctx, cancel := context.WithTimeout(ctx, c.b.e.cfg.StartTimeout)
 	defer cancel()
 	at := time.Now()
 	err := c.b.running(ctx, func() error { return c.startNow(ctx, spec) })

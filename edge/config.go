@@ -63,9 +63,11 @@ type Config struct {
 	Retention time.Duration // how long ended sandboxes are kept; 1 h
 	RetainMax int           // ended sandboxes kept; 10,000
 	// AnswerLimit is how long a sandbox whose machine runs may leave its channel unanswered until it is ended; 2 min. Those
-	// that share the node's kernel have 15 s at most.
-	AnswerLimit time.Duration
-	KeepAlive   time.Duration // between keepalives of idle streams; 20 s
+	// that share the node's kernel have SharedAnswerLimit at most; 15 s.
+	AnswerLimit       time.Duration
+	SharedAnswerLimit time.Duration
+	StartTimeout      time.Duration // how long dsec-init may take to start a command; 30 s
+	KeepAlive         time.Duration // between keepalives of idle streams; 20 s
 
 	Clock Clock
 }
@@ -94,6 +96,8 @@ func (c *Config) defaults() error {
 	c.Retention = cmp.Or(c.Retention, time.Hour)
 	c.RetainMax = cmp.Or(c.RetainMax, 10_000)
 	c.AnswerLimit = cmp.Or(c.AnswerLimit, 2*time.Minute)
+	c.SharedAnswerLimit = cmp.Or(c.SharedAnswerLimit, 15*time.Second)
+	c.StartTimeout = cmp.Or(c.StartTimeout, 30*time.Second)
 	c.KeepAlive = cmp.Or(c.KeepAlive, 20*time.Second)
 	if c.Clock.Wall == nil {
 		c.Clock.Wall = time.Now

@@ -271,7 +271,7 @@ func (s *session) forget() {
 	if err != nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), s.b.e.cfg.StartTimeout)
 	defer cancel()
 	var guest *wire.Error
 	if err := conn.CloseSession(ctx, s.id); err != nil && !errors.As(err, &guest) {

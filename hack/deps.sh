@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the distribution's packages that building, running and testing need; does nothing when all are there.
 #
-#   hack/deps.sh [test|bench|kernel|race]
+#   hack/deps.sh [test|bench|kernel|kernel-build|race]
 set -euo pipefail
 if ! command -v go >/dev/null 2>&1; then
 	echo "Go 1.26 or newer is needed: https://go.dev/doc/install" >&2
@@ -38,7 +38,17 @@ fi
 if [ "${1:-}" = kernel ]; then
 	have qemu-system-x86_64 || need+=(qemu-system-x86)
 	have mke2fs     || need+=(e2fsprogs)
+	have mkfs.xfs   || need+=(xfsprogs)
 	have xz         || need+=(xz-utils)
+fi
+if [ "${1:-}" = kernel-build ]; then # of microVMs' own
+	have gcc        || need+=(gcc libc6-dev)
+	have make       || need+=(make)
+	have bc         || need+=(bc)
+	have flex       || need+=(flex)
+	have bison      || need+=(bison)
+	have xz         || need+=(xz-utils)
+	[ -f /usr/include/gelf.h ] || need+=(libelf-dev)
 fi
 if [ "${1:-}" = race ]; then
 	have gcc        || need+=(gcc libc6-dev)

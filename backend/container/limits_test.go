@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/guest/wire"
+	"github.com/opendsec/dsec/internal/testkit/patience"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -93,7 +94,7 @@ func TestDiskLimit(t *testing.T) {
 func TestManyFiles(t *testing.T) {
 	b := newBed(t, nil)
 	neighbour := connect(t, b.create(nil))
-	c := connect(t, b.create(func(s *sandbox.Spec) { s.Limits.DiskBytes = 16 << 20 }))
+	c := connect(t, b.create(func(s *sandbox.Spec) { s.Limits.DiskBytes = 16 << 20 / int64(min(4, patience.Factor())) }))
 	out, e := c.start(&wire.Start{TimeoutMillis: 600_000, Argv: []string{"python3", "-c", `
 import os
 os.mkdir("/many")

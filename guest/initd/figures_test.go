@@ -7,6 +7,7 @@ import (
 
 	"github.com/opendsec/dsec/guest/guesttest"
 	"github.com/opendsec/dsec/guest/wire"
+	"github.com/opendsec/dsec/internal/testkit/patience"
 )
 
 // TestFigures prints what one sandbox costs; it asserts only the bounds that are promised.
@@ -31,7 +32,8 @@ func TestFigures(t *testing.T) {
 
 	b := newBox(t, nil)
 	var trips []time.Duration
-	for range 500 {
+	n := 500 / patience.Factor()
+	for range n {
 		began := time.Now()
 		res := b.run(wire.Start{Argv: []string{"/bin/true"}})
 		trips = append(trips, time.Since(began))
@@ -40,7 +42,7 @@ func TestFigures(t *testing.T) {
 		}
 	}
 	report(t, "exec of /bin/true", trips)
-	t.Logf("after 500 commands: %+v", b.Memory(t))
+	t.Logf("after %d commands: %+v", n, b.Memory(t))
 }
 
 func report(t *testing.T, what string, l []time.Duration) {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/guest/wire"
+	"github.com/opendsec/dsec/internal/testkit/patience"
 )
 
 func (b *box) write(o wire.OpenWrite, data string) error {
@@ -215,7 +216,7 @@ func (p *pattern) Read(b []byte) (int, error) {
 
 func TestLargeTransfers(t *testing.T) {
 	b := newBox(t, nil)
-	const size = 200 << 20
+	size := int64(200<<20) / int64(patience.Factor())
 	began := time.Now()
 	w, err := b.c.OpenWrite(b.ctx, &wire.OpenWrite{Path: "/big"})
 	if err != nil {

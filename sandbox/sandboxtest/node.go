@@ -134,7 +134,8 @@ func (n *Node) Restart() {
 	if n.Edge != nil {
 		n.Stop()
 	}
-	cfg := edge.Config{ID: n.ID, StateDir: filepath.Join(n.State, "edge"), Version: "test", DefaultBackend: n.Backend.Name(), MinFreeMemory: 1 << 20}
+	cfg := edge.Config{ID: n.ID, StateDir: filepath.Join(n.State, "edge"), Version: "test", DefaultBackend: n.Backend.Name(), MinFreeMemory: 1 << 20,
+		StartTimeout: time.Duration(patience.Factor()) * 30 * time.Second, SharedAnswerLimit: time.Duration(patience.Factor()) * 15 * time.Second}
 	if n.Factory.Config != nil {
 		n.Factory.Config(&cfg)
 	}

@@ -20,6 +20,7 @@ const commandLine = "console=ttyS0 panic=-1 quiet loglevel=5 apparmor=1 security
 // machine is what QEMU is started with.
 type machine struct {
 	kernel, initrd, root, tests, layers string
+	scratch                             string // an empty xfs, the run's own
 	console, channel                    string // files that the two are written to
 	memory                              string
 	cpus                                int
@@ -46,7 +47,7 @@ func (m *machine) args() []string {
 		a = append(a, "-drive", "if=none,format=raw,cache=unsafe,snapshot=on,id="+id+",file="+d,
 			"-device", "virtio-blk-pci,drive="+id)
 	}
-	return a
+	return append(a, "-drive", "if=none,format=raw,cache=unsafe,discard=unmap,id=scratch,file="+m.scratch, "-device", "virtio-blk-pci,drive=scratch")
 }
 
 // HaveKVM tells whether guests run on the processor itself. Some hosts have the device and no more: a machine would

@@ -3,6 +3,7 @@ package kernel
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,8 +20,9 @@ const recipe = "1"
 
 // Sizes of the disks' file systems, bytes; the files are sparse.
 const (
-	rootSize  = 16 << 30
-	layerSize = 2 << 30
+	rootSize    = 16 << 30
+	layerSize   = 2 << 30
+	scratchSize = 24 << 30
 )
 
 // rootImage returns a disk with a Debian tree and the kernel's modules.
@@ -110,6 +112,19 @@ func makeImage(ctx context.Context, path string, size int64, fill func(dir strin
 		return err
 	}
 	return os.Rename(tmp, path)
+}
+
+// makeScratch makes an empty xfs.
+func makeScratch(ctx context.Context, path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Truncate(scratchSize), f.Close()); err != nil {
+		return err
+	}
+	_, err = command(ctx, filepath.Dir(path), "", "mkfs.xfs", "-q", path)
+	return err
 }
 
 func exists(path string) bool { _, err := os.Stat(path); return err == nil }

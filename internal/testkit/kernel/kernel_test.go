@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bytes"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -43,19 +44,45 @@ func TestReport(t *testing.T) {
 }
 
 func TestMachineArguments(t *testing.T) {
-	m := &machine{kernel: "K", initrd: "I", root: "R", tests: "T", layers: "L", console: "C", channel: "H", memory: "4G", cpus: 2}
+	m := &machine{kernel: "K", initrd: "I", root: "R", tests: "T", layers: "L", scratch: "S", console: "C", channel: "H", memory: "4G", cpus: 2}
 	got := strings.Join(m.args(), " ")
 	want := "-M q35 -accel tcg,thread=single -cpu max -smp 2 -m 4G -nodefaults -no-user-config -display none -no-reboot " +
 		"-chardev file,id=console,path=C -serial chardev:console -chardev pipe,id=channel,path=H " +
 		"-device virtio-serial-pci -device virtconsole,chardev=channel -kernel K -initrd I -append " + commandLine +
 		" -drive if=none,format=raw,cache=unsafe,snapshot=on,id=d0,file=R -device virtio-blk-pci,drive=d0" +
 		" -drive if=none,format=raw,cache=unsafe,snapshot=on,id=d1,file=T -device virtio-blk-pci,drive=d1" +
-		" -drive if=none,format=raw,cache=unsafe,snapshot=on,id=d2,file=L -device virtio-blk-pci,drive=d2"
+		" -drive if=none,format=raw,cache=unsafe,snapshot=on,id=d2,file=L -device virtio-blk-pci,drive=d2" +
+		" -drive if=none,format=raw,cache=unsafe,discard=unmap,id=scratch,file=S -device virtio-blk-pci,drive=scratch"
 	if got != want {
 		t.Errorf("arguments\n%s\nwant\n%s", got, want)
 	}
 	m.kvm = true
 	if got := strings.Join(m.args(), " "); !strings.Contains(got, "-accel kvm ") {
 		t.Error(got)
+	}
+}
+
+// TestShares: no package below the folders that are tested on the other kernel is left out.
+func TestShares(t *testing.T) {
+	list := func(packages ...string) []string {
+		cmd := exec.Command("go", append([]string{"list", "-f", "{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}"}, packages...)...)
+		cmd.Dir = "../../.."
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(out))
+	}
+	var packages []string
+	for _, machine := range Shares {
+		for _, s := range machine {
+			packages = append(packages, s.Packages...)
+		}
+	}
+	have := list(packages...)
+	for _, want := range list("./internal/linux/...", "./policy/confine", "./backend/container/...", "./guest/...") {
+		if !slices.Contains(have, want) {
+			t.Errorf("%s is in no share", want)
+		}
 	}
 }

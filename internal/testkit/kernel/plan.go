@@ -2,14 +2,15 @@ package kernel
 
 // Plan is what the machine does; it finds it as PlanFile on the disk with the tests.
 type Plan struct {
-	Source string `json:"source"` // where the disk with the tests is mounted: the path of the source tree
-	Cache  string `json:"cache"`  // where the disk with the layers is mounted
-	Tests  []Test `json:"tests"`
+	Source  string `json:"source"`  // where the disk with the tests is mounted: the path of the source tree
+	Cache   string `json:"cache"`   // where the disk with the layers is mounted
+	Scratch string `json:"scratch"` // where the empty disk is mounted: nodes' state lies there
+	Tests   []Test `json:"tests"`
 }
 
 // Test is one test binary.
 type Test struct {
-	Package string   `json:"package"`
+	Package string   `json:"package"` // and which part of its tests, if not all
 	Binary  string   `json:"binary"`
 	Dir     string   `json:"dir"` // working directory: the package's
 	Args    []string `json:"args"`
@@ -36,5 +37,6 @@ const (
 	RootDisk  = "/dev/vda"
 	TestDisk  = "/dev/vdb"
 	LayerDisk = "/dev/vdc"
+	Scratch   = "/dev/vdd"
 	Channel   = "/dev/hvc0" // markers and the tests' output, apart from the kernel's messages
 )

@@ -13,10 +13,9 @@ import (
 // consoleTail is how much of the console an error shows, bytes.
 const consoleTail = 4000
 
-// Run boots the kernel and runs the tests of the packages, those that match run (all when it is empty). tell gets each
-// line as it comes. A report with failed tests is no error; the error of a machine that ended early holds the end of
-// its console.
-func Run(ctx context.Context, o *Options, packages []string, run string, tell func(line string)) (*Report, error) {
+// Run boots the kernel and runs the tests of the shares. tell gets each line as it comes. A report with failed tests is
+// no error; the error of a machine that ended early holds the end of its console. Several may run at once.
+func Run(ctx context.Context, o *Options, shares []Share, tell func(line string)) (*Report, error) {
 	if err := os.MkdirAll(o.Cache, 0o755); err != nil {
 		return nil, err
 	}
@@ -27,9 +26,15 @@ func Run(ctx context.Context, o *Options, packages []string, run string, tell fu
 	}
 	defer os.RemoveAll(dir.Name())
 	defer dir.Close()
-	o.Log("build the tests of %q", packages)
+	for _, s := range shares {
+		o.Log("build the tests of %q", s.Packages)
+	}
 	m.tests = filepath.Join(dir.Name(), "tests.img")
-	if _, err := testDisk(ctx, o, packages, run, m.tests); err != nil {
+	if _, err := testDisk(ctx, o, shares, m.tests); err != nil {
+		return nil, err
+	}
+	m.scratch = filepath.Join(dir.Name(), "scratch.img")
+	if err := makeScratch(ctx, m.scratch); err != nil {
 		return nil, err
 	}
 	init := filepath.Join(dir.Name(), "init")

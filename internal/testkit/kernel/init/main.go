@@ -5,6 +5,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -156,7 +157,8 @@ func second() error {
 	return nil
 }
 
-// readPlan mounts the disk with the tests where the source tree lies on the host, and that of the layers.
+// readPlan mounts the disk with the tests where the source tree lies on the host, that of the layers, and the one that
+// nodes have for their state.
 func readPlan() (*kernel.Plan, error) {
 	const tmp = "/run/tests"
 	if err := os.Mkdir(tmp, 0o755); err != nil {
@@ -181,7 +183,14 @@ func readPlan() (*kernel.Plan, error) {
 			return nil, err
 		}
 	}
-	return p, syscall.Unmount(tmp, 0)
+	// As production has it: xfs with quotas of all kinds.
+	if err := os.MkdirAll(p.Scratch, 0o755); err != nil {
+		return nil, err
+	}
+	if err := mount(kernel.Scratch, p.Scratch, "xfs", 0, "uquota,gquota,pquota"); err != nil {
+		return nil, err
+	}
+	return p, errors.Join(os.Chmod(p.Scratch, 0o777|os.ModeSticky), syscall.Unmount(tmp, 0))
 }
 
 // run runs one test binary in a control group of its own and returns its exit code; 128 and more: a signal.

@@ -5,12 +5,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -31,11 +34,18 @@ func main() {
 	verbose := flag.Bool("v", false, "show all output as it comes")
 	deadline := flag.Duration("deadline", 45*time.Minute, "for all of it")
 	flag.Parse()
-	packages := flag.Args()
-	if len(packages) == 0 {
-		packages = kernel.Packages
+	machines := kernel.Shares
+	if packages := flag.Args(); len(packages) > 0 || *run != "" {
+		if len(packages) == 0 {
+			for _, s := range slices.Concat(kernel.Shares...) {
+				packages = append(packages, s.Packages...)
+			}
+			slices.Sort(packages)
+			packages = slices.Compact(packages)
+		}
+		machines = [][]kernel.Share{{{Packages: packages, Run: *run}}}
 	}
-	code, err := tests(o, packages, *run, *verbose, *deadline)
+	code, err := tests(o, machines, *verbose, *deadline)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "test-kernel:", err)
 		code = 1
@@ -43,7 +53,8 @@ func main() {
 	os.Exit(code)
 }
 
-func tests(o *kernel.Options, packages []string, run string, verbose bool, deadline time.Duration) (int, error) {
+// tests runs each machine's shares beside the others'.
+func tests(o *kernel.Options, machines [][]kernel.Share, verbose bool, deadline time.Duration) (int, error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, deadline)
@@ -53,19 +64,30 @@ func tests(o *kernel.Options, packages []string, run string, verbose bool, deadl
 		return 1, err
 	}
 	start := time.Now()
-	rep, err := kernel.Run(ctx, o, packages, run, func(line string) {
-		if m, ok := strings.CutPrefix(line, kernel.Marker); ok {
-			fmt.Printf("%7.1fs %s\n", time.Since(start).Seconds(), m)
-		} else if verbose || strings.HasPrefix(strings.TrimSpace(line), "--- ") {
-			fmt.Println(line)
+	var wg sync.WaitGroup
+	reports, errs := make([]*kernel.Report, len(machines)), make([]error, len(machines))
+	for i, shares := range machines {
+		wg.Go(func() {
+			reports[i], errs[i] = kernel.Run(ctx, o, shares, func(line string) {
+				if m, ok := strings.CutPrefix(line, kernel.Marker); ok {
+					fmt.Printf("%7.1fs machine %d: %s\n", time.Since(start).Seconds(), i+1, m)
+				} else if verbose || strings.HasPrefix(strings.TrimSpace(line), "--- ") {
+					fmt.Printf("%7.1fs %d  %s\n", time.Since(start).Seconds(), i+1, line)
+				}
+			})
+		})
+	}
+	wg.Wait()
+	code := 0
+	for i, rep := range reports {
+		if errs[i] != nil || rep == nil || !rep.OK() {
+			code = 1
 		}
-	})
-	if rep != nil {
-		rep.Print(os.Stdout)
-		fmt.Printf("Linux %s, %.0f s in all\n", rep.Kernel, time.Since(start).Seconds())
+		if rep != nil {
+			rep.Print(os.Stdout)
+			fmt.Printf("machine %d: Linux %s\n", i+1, rep.Kernel)
+		}
 	}
-	if err != nil || !rep.OK() {
-		return 1, err
-	}
-	return 0, nil
+	fmt.Printf("%.0f s in all\n", time.Since(start).Seconds())
+	return code, errors.Join(errs...)
 }
