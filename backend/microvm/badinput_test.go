@@ -59,6 +59,10 @@ func TestNoMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kernels, err := testkit.MachineKernel(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct{ script, message, evidence string }{
 		"Ends":         {"echo no luck >&2; exit 3", "ended with 3", "no luck"},
 		"NeverAnswers": {"echo waiting; exec sleep 600", "did not answer within 1s", "waiting"},
@@ -70,7 +74,7 @@ func TestNoMachine(t *testing.T) {
 				t.Fatal(err)
 			}
 			d, err := microvm.New(t.Context(), microvm.Config{StateDir: state, Edge: sandbox.NewEdgeID(), InitBinary: bin, QEMU: program,
-				KernelDir: filepath.Join(testkit.Cache(), "kernel"), Layers: posix.NewNode(store), BootTimeout: time.Second})
+				KernelDir: kernels, Layers: posix.NewNode(store), BootTimeout: time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

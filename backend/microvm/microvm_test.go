@@ -13,7 +13,6 @@ import (
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/backend/microvm"
 	"github.com/opendsec/dsec/edge"
-	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/internal/testkit"
 	"github.com/opendsec/dsec/layer/store/posix"
@@ -29,11 +28,8 @@ func warmFactory(t *testing.T, warm int, templates string) sandboxtest.Factory {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}
-	kernels := filepath.Join(testkit.Cache(), "kernel")
-	if err := os.MkdirAll(kernels, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := debkernel.Fetch(t.Context(), &debkernel.Options{Cache: kernels}); err != nil {
+	kernels, err := testkit.MachineKernel(t.Context())
+	if err != nil {
 		t.Fatalf("no kernel: %v", err)
 	}
 	store, digest, err := testkit.BaseLayer(t.Context())
@@ -205,9 +201,13 @@ func TestNoBoot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kernels, err := testkit.MachineKernel(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
 	state := t.TempDir()
 	d, err := microvm.New(t.Context(), microvm.Config{StateDir: state, Edge: sandbox.NewEdgeID(), InitBinary: "/bin/true",
-		KernelDir: filepath.Join(testkit.Cache(), "kernel"), Layers: posix.NewNode(store)})
+		KernelDir: kernels, Layers: posix.NewNode(store)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -203,7 +203,9 @@ func (b *bench) ratios() {
 	}
 	for name, to := range map[string]string{"microvm_first_result": "cold_boot", "microvm_first_result_bash": "cold_boot_bash",
 		"microvm_first_result_c4": "cold_boot_c4", "microvm_clone_first_result": "cold_boot", "microvm_exec_round_trip": "container_exec_round_trip",
-		"pmem_dax_memory": "virtio_blk_memory"} {
+		"pmem_dax_memory": "virtio_blk_memory",
+
+		"cold_boot_own": "cold_boot_debian", "cold_boot_cpu_own": "cold_boot_cpu_debian", "cold_boot_memory_own": "cold_boot_memory_debian"} {
 		if of[name] != nil && of[to] != nil {
 			of[name].Ratio(*of[to])
 		}

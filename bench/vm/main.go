@@ -50,7 +50,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.dsec, "dsec", "bin/dsec", "the dsec binary")
 	flag.StringVar(&o.out, "out", "bench/out/vm.json", "where the rows go")
-	flag.StringVar(&o.only, "only", "", "comma-separated parts to run: create, exec, idle, snapshots, pmem (all)")
+	flag.StringVar(&o.only, "only", "", "comma-separated parts to run: create, exec, idle, snapshots, pmem, kernels (all)")
 	flag.IntVar(&o.n, "n", 12, "creations of each figure")
 	flag.IntVar(&o.cold, "cold", 4, "cold boots of each figure")
 	flag.IntVar(&o.idle, "idle", 24, "most idle machines at once")
@@ -94,6 +94,12 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if b.wants("pmem") {
 		if err := b.shared(ctx, base); err != nil {
 			return err
+		}
+	}
+	if b.wants("kernels") {
+		fmt.Fprintln(os.Stderr, "measuring kernels")
+		if err := b.kernels(ctx, base); err != nil {
+			return fmt.Errorf("kernels: %w", err)
 		}
 	}
 	if !b.wants("create") && !b.wants("exec") && !b.wants("idle") {

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/opendsec/dsec/backend/microvm"
+	"github.com/opendsec/dsec/backend/microvm/kernel"
 	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/spf13/cobra"
@@ -155,6 +156,9 @@ func machineKernel() feature.Result {
 		return r
 	}
 	r.Detail = k.Version
+	if own := kernel.List(cacheDir()); len(own) > 0 && !k.Own {
+		r.Detail += "; built: " + own[len(own)-1].Version + " (--opt kernel=" + own[len(own)-1].Dir + ")"
+	}
 	return r
 }
 

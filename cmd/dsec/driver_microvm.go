@@ -19,9 +19,10 @@ func init() {
 }
 
 // kernelDir is where kernels of machines are kept.
-func kernelDir() string {
-	return filepath.Join(cmp.Or(os.Getenv("DSEC_CACHE"), "/var/cache/dsec"), "kernel")
-}
+func kernelDir() string { return filepath.Join(cacheDir(), "kernel") }
+
+// cacheDir is where what was downloaded and built is kept.
+func cacheDir() string { return cmp.Or(os.Getenv("DSEC_CACHE"), "/var/cache/dsec") }
 
 // microvmConfig reads the options of machines: microvm (on: the node does not serve without; off; auto), microvm-max
 // (machines at once), microvm-warm (machines kept ready for each shape that is in use; 0 = none), microvm-layers (blk, pmem or

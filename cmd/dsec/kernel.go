@@ -39,6 +39,6 @@ it from its next microVM on; those that run keep theirs. It needs root, apt-get,
 	fl.StringVar(&o.Cache, "dir", kernelDir(), "`directory` to keep it in; a node is told of another one by --opt kernel=DIR")
 	fl.StringVar(&o.Mirror, "mirror", "", "`URL` of a Debian mirror (default deb.debian.org)")
 	fl.BoolVar(&o.Update, "update", false, "look for a newer one than is there")
-	cmd.AddCommand(install)
+	cmd.AddCommand(install, newKernelBuild(), newKernelList())
 	return cmd
 }

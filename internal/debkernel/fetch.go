@@ -21,18 +21,19 @@ type Options struct {
 	Log     func(format string, args ...any)
 }
 
-// Release is an unpacked kernel package.
+// Release is an unpacked kernel package, or a kernel that was built from one.
 type Release struct {
 	Package string // name_version
 	Dir     string // its tree: boot/, usr/lib/modules/
 	Version string // as uname says
+	Own     bool   // built: boot/vmlinux-VERSION, without modules
 }
 
-// keyring is what Debian's archives are signed with.
-const keyring = "/usr/share/keyrings/debian-archive-keyring.gpg"
-
-// Find returns the kernel if the cache has it. Error: os.ErrNotExist.
+// Find returns the kernel if the cache has it, or is the directory of one that was built. Error: os.ErrNotExist.
 func Find(o *Options) (*Release, error) {
+	if r := Built(o.Cache); r != nil {
+		return r, nil
+	}
 	b, err := os.ReadFile(o.note())
 	if err != nil {
 		return nil, err
@@ -46,38 +47,24 @@ func (o *Options) meta() string  { return cmp.Or(o.Package, "linux-image-cloud-a
 // note names the kernel that was fetched last.
 func (o *Options) note() string { return filepath.Join(o.Cache, o.suite()+"-"+o.meta()) }
 
+// Built returns the kernel that was built into dir, nil if none was.
+func Built(dir string) *Release {
+	images, _ := filepath.Glob(filepath.Join(dir, "boot", "vmlinux-*"))
+	if len(images) != 1 {
+		return nil
+	}
+	return &Release{Package: filepath.Base(dir), Dir: dir, Version: strings.TrimPrefix(filepath.Base(images[0]), "vmlinux-"), Own: true}
+}
+
 // Fetch returns the kernel, from the cache if it is there. It asks apt with package lists of its own, so that the
 // machine's are left as they are. It needs root, apt-get and dpkg-deb.
 func Fetch(ctx context.Context, o *Options) (*Release, error) {
-	suite, meta, note := o.suite(), o.meta(), o.note()
-	if !o.Update {
-		if r, err := Find(o); err == nil {
-			return r, nil
-		}
+	meta, note := o.meta(), o.note()
+	if r, err := Find(o); err == nil && (r.Own || !o.Update) {
+		return r, nil
 	}
-	apt := filepath.Join(o.Cache, "apt", suite)
-	for _, d := range []string{"lists/partial", "cache/archives/partial"} {
-		if err := os.MkdirAll(filepath.Join(apt, d), 0o755); err != nil {
-			return nil, err
-		}
-	}
-	if _, err := os.Stat(keyring); err != nil {
-		return nil, fmt.Errorf("%w: install debian-archive-keyring", err)
-	}
-	conf := filepath.Join(apt, "apt.conf")
-	for path, content := range map[string]string{
-		filepath.Join(apt, "sources.list"): fmt.Sprintf("deb [signed-by=%s] %s %s main\n", keyring,
-			cmp.Or(o.Mirror, "http://deb.debian.org/debian"), suite),
-		conf: fmt.Sprintf("Dir::Etc::sourcelist %q;\nDir::Etc::sourceparts \"/dev/null\";\nDir::State::lists %q;\nDir::Cache %q;\n"+
-			"Acquire::Languages \"none\";\nAcquire::Retries \"3\";\nAPT::Architecture \"amd64\";\nAPT::Sandbox::User \"root\";\n",
-			filepath.Join(apt, "sources.list"), filepath.Join(apt, "lists"), filepath.Join(apt, "cache")),
-	} {
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			return nil, err
-		}
-	}
-	env := "APT_CONFIG=" + conf
-	if _, err := command(ctx, apt, env, "apt-get", "-q", "update"); err != nil {
+	apt, env, err := o.apt(ctx)
+	if err != nil {
 		return nil, err
 	}
 	deps, err := command(ctx, apt, env, "apt-cache", "depends", meta)
@@ -86,28 +73,21 @@ func Fetch(ctx context.Context, o *Options) (*Release, error) {
 	}
 	m := regexp.MustCompile(`Depends: (linux-image-[0-9]\S*)`).FindStringSubmatch(deps)
 	if m == nil {
-		return nil, fmt.Errorf("package %s of %s names no kernel", meta, suite)
+		return nil, fmt.Errorf("package %s of %s names no kernel", meta, o.suite())
 	}
 	if o.Log != nil {
 		o.Log("kernel %s: download", m[1])
 	}
-	old, _ := filepath.Glob(filepath.Join(apt, "*.deb"))
-	for _, f := range old {
-		_ = os.Remove(f)
-	}
-	if _, err := command(ctx, apt, env, "apt-get", "-q", "download", m[1]); err != nil {
-		return nil, err
-	}
-	debs, err := filepath.Glob(filepath.Join(apt, m[1]+"_*.deb"))
-	if err != nil || len(debs) != 1 {
-		return nil, fmt.Errorf("download of %s left %q, %v", m[1], debs, err)
-	}
-	name := strings.TrimSuffix(filepath.Base(debs[0]), ".deb")
-	r, err := unpack(ctx, o, debs[0], filepath.Join(o.Cache, name))
+	deb, err := download(ctx, apt, env, m[1])
 	if err != nil {
 		return nil, err
 	}
-	return r, errors.Join(os.WriteFile(note, []byte(name+"\n"), 0o644), os.Remove(debs[0]))
+	name := strings.TrimSuffix(filepath.Base(deb), ".deb")
+	r, err := unpack(ctx, o, deb, filepath.Join(o.Cache, name))
+	if err != nil {
+		return nil, err
+	}
+	return r, errors.Join(os.WriteFile(note, []byte(name+"\n"), 0o644), os.Remove(deb))
 }
 
 func unpack(ctx context.Context, o *Options, deb, dir string) (*Release, error) {
@@ -139,7 +119,12 @@ func open(dir string) (*Release, error) {
 }
 
 // Image is the kernel as QEMU takes it.
-func (r *Release) Image() string { return filepath.Join(r.Dir, "boot", "vmlinuz-"+r.Version) }
+func (r *Release) Image() string {
+	if r.Own {
+		return filepath.Join(r.Dir, "boot", "vmlinux-"+r.Version)
+	}
+	return filepath.Join(r.Dir, "boot", "vmlinuz-"+r.Version)
+}
 
 // ModulesDir holds the kernel's modules.
 func (r *Release) ModulesDir() string {

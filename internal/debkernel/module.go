@@ -20,6 +20,9 @@ type Module struct {
 // Modules returns the named modules and all that they depend on, those first, in an order in which they can be loaded.
 // Names that the kernel has no file for are left out: they are built in.
 func (r *Release) Modules(ctx context.Context, names ...string) ([]Module, error) {
+	if r.Own {
+		return nil, nil // all is built in
+	}
 	files := map[string]string{}
 	err := filepath.WalkDir(filepath.Join(r.ModulesDir(), "kernel"), func(path string, e fs.DirEntry, err error) error {
 		if base, _, ok := strings.Cut(filepath.Base(path), ".ko"); ok && err == nil && e.Type().IsRegular() {

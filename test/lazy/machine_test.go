@@ -2,13 +2,11 @@ package lazy
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
-	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/internal/testkit"
 )
 
@@ -18,11 +16,8 @@ func TestMachines(t *testing.T) {
 	if os.Getenv("DSEC_TEST_SLOW") == "" {
 		t.Skip("boots machines: DSEC_TEST_SLOW=1")
 	}
-	kernels := filepath.Join(testkit.Cache(), "kernel")
-	if err := os.MkdirAll(kernels, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := debkernel.Fetch(t.Context(), &debkernel.Options{Cache: kernels}); err != nil {
+	kernels, err := testkit.MachineKernel(t.Context())
+	if err != nil {
 		t.Fatalf("no kernel: %v", err)
 	}
 	n := start(t, "--opt", "microvm=on", "--opt", "microvm-warm=1", "--opt", "kernel="+kernels)
