@@ -103,7 +103,7 @@ func Build(ctx context.Context, o *Options) (*debkernel.Release, error) {
 	if r := debkernel.Built(dir); r != nil {
 		return r, nil
 	}
-	b := &build{o: o, work: filepath.Join(o.Cache, building+name), source: s.Package + " " + s.Version + ", " + compiler}
+	b := &build{o: o, work: filepath.Join(o.Cache, building+upstream), source: s.Package + " " + s.Version + ", " + compiler}
 	if err := b.run(ctx, s, dir); err != nil {
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func (b *build) log(format string, args ...any) {
 // run builds into dir.
 func (b *build) run(ctx context.Context, s *debkernel.Source, dir string) error {
 	old, _ := filepath.Glob(filepath.Join(b.o.Cache, building+"*"))
-	for _, o := range old { // of other inputs
+	for _, o := range old { // of other sources; make takes another configuration
 		if o != b.work {
 			if err := os.RemoveAll(o); err != nil {
 				return err
