@@ -82,7 +82,8 @@ func shareTests(ctx context.Context, o *Options, s *Share, p *Plan, dir string) 
 	if err != nil {
 		return nil, err
 	}
-	args := []string{"-test.v", "-test.timeout=" + testTimeout.String()}
+	// test2json: verdicts come as they fall, those of subtests too.
+	args := []string{"-test.v=test2json", "-test.timeout=" + testTimeout.String()}
 	label := ""
 	if !o.Long {
 		args = append(args, "-test.short")

@@ -22,7 +22,7 @@ func lines(r io.Reader, tell func(string)) {
 			return
 		}
 		if len(line) > 0 {
-			tell(s)
+			tell(strings.TrimPrefix(s, "\x16")) // what test2json looks for
 		}
 		if err != nil && err != bufio.ErrBufferFull {
 			return
