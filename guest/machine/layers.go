@@ -3,7 +3,6 @@ package machine
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"unsafe"
@@ -40,13 +39,14 @@ func prepare(p *control.Prepare, g *groups) (*os.File, error) {
 	if err := unix.Mount(disk, "/disk", "ext4", own&^unix.MS_NOSUID, ""); err != nil {
 		return nil, fmt.Errorf("mount disk: %w", err)
 	}
-	if err := os.RemoveAll("/disk/lost+found"); err != nil {
-		return nil, err
-	}
 	for _, d := range []string{"/disk/upper", "/disk/work"} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			return nil, err
 		}
+	}
+	written, err := seedEtc("/disk/upper", len(p.Layers), p.Hostname, p.Network)
+	if err != nil {
+		return nil, fmt.Errorf("write /etc: %w", err)
 	}
 	// Relative names keep the options within the kernel's page however deep the stack is.
 	if err := unix.Chdir("/layers"); err != nil {
@@ -59,8 +59,10 @@ func prepare(p *control.Prepare, g *groups) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("compose root: %w", err)
 	}
-	if err := writeEtc("/root", p.Hostname, p.Network); err != nil {
-		return nil, fmt.Errorf("write /etc: %w", err)
+	if !written {
+		if err := writeEtc("/root", p.Hostname, p.Network); err != nil {
+			return nil, fmt.Errorf("write /etc: %w", err)
+		}
 	}
 	fd, err := unix.OpenTree(unix.AT_FDCWD, "/root", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -93,30 +95,6 @@ func mountLayer(dir string, l control.Layer) error {
 		return invalid{err}
 	}
 	return nil
-}
-
-// device finds the disk of a serial.
-func device(serial string) (string, error) {
-	var dev string
-	err := await("disk "+serial, func() bool {
-		files, _ := filepath.Glob("/sys/block/vd*/serial")
-		for _, f := range files {
-			if b, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(b)) == serial {
-				dev = "/dev/" + filepath.Base(filepath.Dir(f))
-				return true
-			}
-		}
-		// Behind a controller: a page that begins with its length.
-		files, _ = filepath.Glob("/sys/block/sd*/device/vpd_pg80")
-		for _, f := range files {
-			if b, err := os.ReadFile(f); err == nil && len(b) > 4 && strings.TrimSpace(string(b[4:])) == serial {
-				dev = "/dev/" + filepath.Base(filepath.Dir(filepath.Dir(f)))
-				return true
-			}
-		}
-		return false
-	})
-	return dev, err
 }
 
 // setClock sets the time of day; 0 leaves it.
@@ -187,6 +165,42 @@ func openEtc(root string) (int, error) {
 		return -1, err
 	}
 	return etc, nil
+}
+
+// seedEtc writes them into the writable layer before it lies over the others, which costs a fifth of replacing them in the
+// overlay, beside the /etc of the topmost layer that has one. It does not where that is no plain directory.
+func seedEtc(upper string, layers int, hostname string, n *control.Network) (bool, error) {
+	mode, uid, gid := uint32(0o755), 0, 0
+	for i := layers - 1; i >= 0; i-- {
+		path := "/layers/" + strconv.Itoa(i) + "/etc"
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err == unix.ENOENT {
+			continue
+		} else if err != nil {
+			return false, err
+		}
+		if attrs, err := unix.Llistxattr(path, nil); st.Mode&unix.S_IFMT != unix.S_IFDIR || err != nil || attrs > 0 {
+			return false, nil
+		}
+		mode, uid, gid = st.Mode&0o7777, int(st.Uid), int(st.Gid)
+		break
+	}
+	etc := upper + "/etc"
+	if err := unix.Mkdir(etc, 0o700); err != nil {
+		return false, err
+	}
+	if err := unix.Lchown(etc, uid, gid); err != nil {
+		return false, err
+	}
+	if err := unix.Chmod(etc, mode); err != nil { // past the umask, and after the owner, which takes set-id bits away
+		return false, err
+	}
+	for name, content := range etcFiles(hostname, n) {
+		if err := os.WriteFile(etc+"/"+name, []byte(content), 0o644); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
 }
 
 // writeEtc writes them. Where the layers have something else than a directory at /etc it writes nothing.
