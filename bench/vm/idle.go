@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -92,19 +94,31 @@ func (b *bench) idle(ctx context.Context) error {
 // full waits until the pool is, without stopping anything.
 func (b *bench) full(ctx context.Context) error { return b.awaitReady(ctx, readyMachines) }
 
-// machines are the processes of the node's QEMUs.
+// machines are the processes of the node's QEMUs, as their records say: one that is in a jail tells nothing by where it is.
 func (b *bench) machines() ([]int, error) {
-	dirs, err := filepath.Glob("/proc/[0-9]*/cwd")
+	records, err := filepath.Glob(filepath.Join(b.state, "run", "vm", "*", "record.json"))
 	if err != nil {
 		return nil, err
 	}
 	var out []int
-	for _, d := range dirs {
-		if at, err := os.Readlink(d); err == nil && strings.HasPrefix(at, filepath.Join(b.state, "run", "vm")+"/") {
-			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(d))); err == nil {
-				out = append(out, pid)
-			}
+	for _, path := range records {
+		var r struct {
+			PID   int  `json:"pid"`
+			Saved bool `json:"saved"`
 		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue // it has ended
+		}
+		if err := json.Unmarshal(text, &r); err != nil {
+			return nil, err
+		}
+		if r.PID > 0 && !r.Saved {
+			out = append(out, r.PID)
+		}
+	}
+	if len(out) == 0 {
+		return nil, errors.New("no machine runs")
 	}
 	return out, nil
 }

@@ -27,6 +27,8 @@ type options struct {
 	cold  int
 	idle  int
 	snaps int
+	// readers is how many machines read the same layers.
+	readers int
 }
 
 // bench is a run.
@@ -55,6 +57,7 @@ func main() {
 	flag.IntVar(&o.cold, "cold", 4, "cold boots of each figure")
 	flag.IntVar(&o.idle, "idle", 24, "most idle machines at once")
 	flag.IntVar(&o.snaps, "snapshots", 4, "snapshots of each size, and pauses")
+	flag.IntVar(&o.readers, "readers", 8, "machines that read the same layers")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)

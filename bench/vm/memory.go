@@ -16,9 +16,6 @@ import (
 	"github.com/opendsec/dsec/internal/linux"
 )
 
-// readers is how many machines read the same layers.
-const readers = 8
-
 // shared measures what the node's memory takes of machines that all read the whole of the same layers, as disks and as memory.
 func (b *bench) shared(ctx context.Context, base string) error {
 	for _, c := range []struct{ name, how string }{{"virtio_blk_memory", "blk"}, {"pmem_dax_memory", "pmem"}} {
@@ -42,14 +39,15 @@ func (b *bench) readAll(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	ids := make([]string, readers)
+	ids := make([]string, b.o.readers)
 	for i := range ids {
 		if ids[i], err = b.createOf(ctx, dsecv1.Backend_BACKEND_MICROVM, "", 512<<20); err != nil {
 			return err
 		}
 	}
+	fmt.Fprintln(os.Stderr, "reading in", len(ids), "machines")
 	var wg sync.WaitGroup
-	errs := make([]error, readers)
+	errs := make([]error, len(ids))
 	for i, id := range ids {
 		wg.Go(func() {
 			errs[i] = b.command(ctx, id, []string{"/bin/sh", "-c", "find / -xdev -type f -size -1000000 -exec cat {} + > /dev/null"})
@@ -101,8 +99,8 @@ func (b *bench) hostMemory() (total float64, note string, err error) {
 	if err != nil {
 		return 0, "", err
 	}
-	if len(pids) != readers {
-		return 0, "", fmt.Errorf("%d QEMUs run, want %d", len(pids), readers)
+	if len(pids) != b.o.readers {
+		return 0, "", fmt.Errorf("%d QEMUs run, want %d", len(pids), b.o.readers)
 	}
 	var own, mapped, cached float64
 	for _, pid := range pids {
@@ -128,7 +126,7 @@ func (b *bench) hostMemory() (total float64, note string, err error) {
 		cached += n / (1 << 20)
 	}
 	return own + cached, fmt.Sprintf("%d machines: %.0f MiB of QEMUs and guests, %.0f MiB of the layers' files in the kernel's memory (%.0f of them mapped)",
-		readers, own, cached, mapped), nil
+		len(pids), own, cached, mapped), nil
 }
 
 // split is a process's proportional set size, MiB: without layers' files, and of those.
