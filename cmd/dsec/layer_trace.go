@@ -61,6 +61,10 @@ func printTraces(cmd *cobra.Command, dir string, digests []string) error {
 		if errors.Is(err, sandbox.ErrNotFound) { // nobody here needed it
 			t, err = &lazy.Trace{Digest: layer.Digest(digest), Chunks: [][2]int{}}, nil
 		}
+		var whole *noTraces
+		if errors.As(err, &whole) { // it is not about this layer
+			return err
+		}
 		if err != nil {
 			return fmt.Errorf("trace of %s: %w", digest, err)
 		}
@@ -78,6 +82,15 @@ func printTraces(cmd *cobra.Command, dir string, digests []string) error {
 	return table(cmd.OutOrStdout(), "LAYER DATA READ SHARE IN-CHUNKS", rows)
 }
 
+// noTraces says why a node tells of no layer what was read.
+type noTraces struct {
+	text string
+	err  error
+}
+
+func (e *noTraces) Error() string { return e.text }
+func (e *noTraces) Unwrap() error { return e.err }
+
 // readTrace gets the trace of one layer. Error: sandbox.ErrNotFound when it is not on the node, and so was not read there.
 func readTrace(ctx context.Context, d stateDir, digest string) (*lazy.Trace, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
@@ -92,7 +105,7 @@ func readTrace(ctx context.Context, d stateDir, digest string) (*lazy.Trace, err
 	}
 	resp, err := h.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("blobd of %s does not answer (--state names the node; root is needed): %w", d, errors.Unwrap(err))
+		return nil, &noTraces{fmt.Sprintf("no node answers in %s: trace asks the node itself, on its machine and as root; --state DIR is what `dsec up` was given (%v)", d, errors.Unwrap(err)), err}
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 64<<20))
@@ -106,7 +119,7 @@ func readTrace(ctx context.Context, d stateDir, digest string) (*lazy.Trace, err
 	case resp.StatusCode == http.StatusNotFound && asJSON:
 		return nil, fmt.Errorf("%w on this node", sandbox.ErrNotFound)
 	case resp.StatusCode == http.StatusNotFound:
-		return nil, errors.New("this node mounts layers directly and does not see what is read (dsec up --opt lazy=on)")
+		return nil, &noTraces{text: "this node mounts layers directly and does not see what is read (dsec up --opt lazy=on)"}
 	}
 	return nil, fmt.Errorf("blobd answers %s: %.300s", resp.Status, b)
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
+
 	"github.com/opendsec/dsec/layer/lazy"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -42,5 +44,13 @@ func TestReadTrace(t *testing.T) {
 	}
 	if _, err := readTrace(t.Context(), d, "b3:03"); err == nil || errors.Is(err, sandbox.ErrNotFound) || !strings.Contains(err.Error(), "lazy=on") {
 		t.Errorf("a node that mounts directly: %v", err)
+	}
+	// What is no layer's fault names none.
+	for _, dir := range []string{string(d), t.TempDir()} {
+		cmd := &cobra.Command{}
+		cmd.SetContext(t.Context())
+		if err := printTraces(cmd, dir, []string{"b3:03"}); err == nil || strings.Contains(err.Error(), "b3:03") {
+			t.Errorf("traces in %s: %v", dir, err)
+		}
 	}
 }

@@ -134,7 +134,7 @@ func (n *Node) Local(ctx context.Context, d layer.Digest) (*layer.Local, error) 
 
 // Readahead is how far ahead of who goes straight on the kernel reads a layer, bytes. As much is read around a page of
 // a mapped file, where more would bring what nobody wants.
-const Readahead = 1 << 20
+const Readahead = 512 << 10
 
 // isDown tells that there was no server to ask.
 func isDown(err error) bool {
