@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -57,6 +58,7 @@ func lacks() error {
 	if len(need) == 0 {
 		return nil
 	}
+	slices.Sort(need)
 	return fmt.Errorf("building a kernel takes what is not installed: apt-get install %s", strings.Join(need, " "))
 }
 

@@ -32,7 +32,7 @@ func main() {
 	flag.BoolVar(&o.Long, "long", false, "run what -test.short leaves out as well")
 	run := flag.String("run", "", "run only tests that match the `pattern`")
 	verbose := flag.Bool("v", false, "show all output as it comes")
-	deadline := flag.Duration("deadline", 45*time.Minute, "for all of it")
+	deadline := flag.Duration("deadline", 75*time.Minute, "for all of it")
 	flag.Parse()
 	machines := kernel.Shares
 	if packages := flag.Args(); len(packages) > 0 || *run != "" {
