@@ -67,7 +67,7 @@ func TestConformanceMemory(t *testing.T) {
 	sandboxtest.Run(t, asMemory(f))
 }
 
-// TestMemoryContents: all that a machine with disks reads of its layers one without reads too, and cannot change.
+// TestMemoryContents: all that a machine with disks reads of its layers one without reads too.
 func TestMemoryContents(t *testing.T) {
 	slow(t)
 	const all = "cd / && find usr etc -xdev -type f ! -path 'etc/host*' ! -path etc/resolv.conf | sort | xargs cksum | cksum"
