@@ -57,12 +57,31 @@ func importLocal(cmd *cobra.Command, c *client.Client, up client.Upload, source 
 			up.Source = abs
 		}
 	}
-	resp, err := c.UploadLayer(cmd.Context(), up, p.reader(body, size), p.show)
+	resp, err := upload(cmd, c, up, p.reader(body, size), p.show)
 	if err != nil {
 		return interrupted(cmd.Context(), err, localLeft)
 	}
 	p.stop()
 	return printImported(cmd, resp)
+}
+
+// upload sends a layer. It does not outlast an interrupt: reading standard input cannot be cancelled.
+func upload(cmd *cobra.Command, c *client.Client, up client.Upload, body io.Reader, progress func(*dsecv1.ImportProgress)) (*dsecv1.ImportLayerResponse, error) {
+	type result struct {
+		resp *dsecv1.ImportLayerResponse
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() { // ends with the program at the latest
+		resp, err := c.UploadLayer(cmd.Context(), up, body, progress)
+		done <- result{resp, err}
+	}()
+	select {
+	case r := <-done:
+		return r.resp, r.err
+	case <-cmd.Context().Done():
+		return nil, cmd.Context().Err()
+	}
 }
 
 // importGit streams a commit of a local repository up, as files and a repository of that one commit.
@@ -86,7 +105,7 @@ func importGit(cmd *cobra.Command, c *client.Client, up client.Upload, repo, rev
 		repo = abs
 	}
 	up.Source = "git:" + repo + "@" + x.Commit
-	resp, err := c.UploadLayer(cmd.Context(), up, p.reader(body, size), p.show)
+	resp, err := upload(cmd, c, up, p.reader(body, size), p.show)
 	if err != nil {
 		return interrupted(cmd.Context(), err, localLeft)
 	}
