@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -196,7 +199,7 @@ func whole(path string, l blob, p *pulse) (int64, error) {
 	return io.Copy(io.Discard, newVerifier(&progressReader{r: file, add: func(int64) { p.beat() }}, l))
 }
 
-// open opens a layer behind an offset; a registry that refuses the range gives it from its beginning.
+// open opens a layer behind an offset; a registry that refuses the range, with whatever words, gives it from its beginning.
 func (f *fetcher) open(ctx context.Context, l blob, offset int64) (io.ReadCloser, int64, error) {
 	r, ok := f.img.source.(*registry)
 	if !ok || offset == 0 || offset == l.size {
@@ -204,12 +207,26 @@ func (f *fetcher) open(ctx context.Context, l blob, offset int64) (io.ReadCloser
 	}
 	if offset > 0 {
 		content, from, err := r.openFrom(ctx, l, offset)
-		if !errors.Is(err, sandbox.ErrInvalid) {
+		if !refused(err) {
 			return content, from, err
 		}
 	}
 	content, err := f.img.source.open(ctx, l)
 	return content, 0, err
+}
+
+// refused tells whether an error may be about the range. Some registries know none and answer 416, or choke on it, and where they
+// send one to may too: the same request would fail for ever. One that is busy is asked for the same again.
+func refused(err error) bool {
+	var answer *transport.Error
+	if !errors.As(err, &answer) {
+		return errors.Is(err, sandbox.ErrInvalid)
+	}
+	switch answer.StatusCode {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return false
+	}
+	return true
 }
 
 // appendReader writes to a file what is read.
