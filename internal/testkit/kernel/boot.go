@@ -31,11 +31,12 @@ type machine struct {
 func (m *machine) args() []string {
 	// One thread for all processors: with one each, QEMU 7.2 can run an instruction while another processor replaces it,
 	// and the kernel does that to itself (a panic in enqueue_task_fair when the first CPU limit is set).
-	accel := "tcg,thread=single"
+	// And without erms the guest's kernel clears memory by words: an emulated `rep stosb` goes byte by byte.
+	accel, cpu := "tcg,thread=single", "max,-erms"
 	if m.kvm {
-		accel = "kvm"
+		accel, cpu = "kvm", "max"
 	}
-	a := []string{"-M", "q35", "-accel", accel, "-cpu", "max", "-smp", strconv.Itoa(m.cpus), "-m", m.memory,
+	a := []string{"-M", "q35", "-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(m.cpus), "-m", m.memory,
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-chardev", "file,id=console,path=" + m.console, "-serial", "chardev:console",
 		"-chardev", "pipe,id=channel,path=" + m.channel,

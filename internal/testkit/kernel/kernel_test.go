@@ -46,7 +46,7 @@ func TestReport(t *testing.T) {
 func TestMachineArguments(t *testing.T) {
 	m := &machine{kernel: "K", initrd: "I", root: "R", tests: "T", layers: "L", scratch: "S", console: "C", channel: "H", memory: "4G", cpus: 2}
 	got := strings.Join(m.args(), " ")
-	want := "-M q35 -accel tcg,thread=single -cpu max -smp 2 -m 4G -nodefaults -no-user-config -display none -no-reboot " +
+	want := "-M q35 -accel tcg,thread=single -cpu max,-erms -smp 2 -m 4G -nodefaults -no-user-config -display none -no-reboot " +
 		"-chardev file,id=console,path=C -serial chardev:console -chardev pipe,id=channel,path=H " +
 		"-device virtio-serial-pci -device virtconsole,chardev=channel -kernel K -initrd I -append " + commandLine +
 		" -drive if=none,format=raw,cache=unsafe,snapshot=on,id=d0,file=R -device virtio-blk-pci,drive=d0" +
