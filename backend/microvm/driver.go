@@ -262,14 +262,11 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 	var out []string
 	var errs []error
 	for _, dir := range []string{d.cfg.Templates, d.snapshotRoot()} {
-		unfinished, err := filepath.Glob(filepath.Join(dir, "*"+newSuffix))
-		if err != nil {
-			return nil, err
-		}
-		for _, path := range unfinished {
-			errs = append(errs, os.RemoveAll(path))
-		}
+		errs = append(errs, removeUnfinished(dir))
 	}
+	d.headMu.Lock() // one that is being made is none that was left
+	errs = append(errs, removeUnfinished(d.headRoot()))
+	d.headMu.Unlock()
 	for name, is := range seen {
 		id, err := sandbox.ParseID(name)
 		if !is || err != nil || id.Edge() != d.cfg.Edge || keep(id) {
@@ -296,6 +293,16 @@ func (d *Driver) Sweep(ctx context.Context, keep func(sandbox.ID) bool) ([]strin
 		out = append(out, name)
 	}
 	return out, errors.Join(append(errs, d.sweepNetwork())...)
+}
+
+// removeUnfinished removes what was being made in a directory when its maker ended.
+func removeUnfinished(dir string) error {
+	unfinished, err := filepath.Glob(filepath.Join(dir, "*"+newSuffix))
+	errs := []error{err}
+	for _, path := range unfinished {
+		errs = append(errs, os.RemoveAll(path))
+	}
+	return errors.Join(errs...)
 }
 
 // endTimeout bounds how long a killed QEMU may take to go.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/opendsec/dsec/backend/microvm/qmp"
@@ -91,7 +93,7 @@ func (i *instance) exited(p *os.File) {
 	if other {
 		return
 	}
-	f := sandbox.NewFailure(sandbox.KindVMMCrashed, "QEMU of the sandbox's machine ended%s", i.how())
+	f := i.crash(p)
 	if n, err := i.groups.OOMKills(); err == nil && n > 0 {
 		f.Message += ": it was killed for its memory"
 	}
@@ -99,12 +101,15 @@ func (i *instance) exited(p *os.File) {
 	i.finish(f)
 }
 
-// how tells how QEMU ended, where the kernel tells.
-func (i *instance) how() string {
-	i.mu.Lock()
-	p := i.pidfd
-	i.mu.Unlock()
-	return qemu.HowEnded(p)
+// crash says why a QEMU is gone. Where layers are its memory, a page that the node cannot give ends it, which has no other way to
+// tell of it: that is the layer's file, which was cut off or cannot be read, not QEMU.
+func (i *instance) crash(p *os.File) *sandbox.Failure {
+	how := qemu.HowEnded(p)
+	if slices.Contains(i.limits.Mapped, true) && qemu.EndedBy(p) == syscall.SIGBUS {
+		return sandbox.NewFailure(sandbox.KindStoreFault,
+			"a page of a layer that the sandbox's machine has as its memory could not be had from its file; QEMU ended%s: look with dsec env verify", how)
+	}
+	return sandbox.NewFailure(sandbox.KindVMMCrashed, "QEMU of the sandbox's machine ended%s", how)
 }
 
 // finish marks the end; the first reason stays. After Destroy there is none.

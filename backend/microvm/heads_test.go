@@ -2,14 +2,18 @@ package microvm
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -135,5 +139,60 @@ func TestMemoryArguments(t *testing.T) {
 	told := refs(h.layers)
 	if m := told[0].Memory; m == nil || m.Head != "0000:00:04.0" || m.Body != "0000:00:04.1" || told[1].Memory != nil || told[1].Meta != "m1" {
 		t.Errorf("the machine is told %+v", told)
+	}
+}
+
+// TestUnfinishedHead: what a killed edge had begun of a head is removed by the next one; heads stay.
+func TestUnfinishedHead(t *testing.T) {
+	d, err := New(t.Context(), Config{StateDir: t.TempDir(), LayersAs: LayersMemory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close(context.Background())
+	l := layerFiles{local: storedLayer(t, make([]byte, 4096), nil)}
+	if err := d.mapLayer(t.Context(), &l); err != nil {
+		t.Fatal(err)
+	}
+	begun := filepath.Join(filepath.Dir(l.memory.head), strings.Repeat("ab", 32)+newSuffix)
+	if err := os.WriteFile(begun, make([]byte, 4096), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Sweep(t.Context(), func(sandbox.ID) bool { return false }); err != nil {
+		t.Fatal(err)
+	}
+	if exists(begun) || !exists(l.memory.head) {
+		t.Errorf("after a sweep: begun %v, whole %v", exists(begun), exists(l.memory.head))
+	}
+}
+
+// TestBusError: a QEMU that is ended by a page that a file does not give is the store's fault where layers are its memory, and a
+// crash else.
+func TestBusError(t *testing.T) {
+	for _, c := range []struct {
+		mapped []bool
+		signal syscall.Signal
+		want   sandbox.Kind
+	}{
+		{[]bool{true}, syscall.SIGBUS, sandbox.KindStoreFault}, {nil, syscall.SIGBUS, sandbox.KindVMMCrashed},
+		{[]bool{true}, syscall.SIGKILL, sandbox.KindVMMCrashed},
+	} {
+		cmd := exec.Command("sleep", "1000")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		p, err := linux.OpenPID(cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		_ = cmd.Process.Signal(c.signal)
+		_ = cmd.Wait()
+		if _, err := linux.ExitStatus(p); err != nil {
+			t.Skipf("this kernel does not tell how processes ended: %v", err)
+		}
+		i := &instance{limits: record{Mapped: c.mapped}}
+		if got := i.crash(p); got.Kind != c.want {
+			t.Errorf("%v, %v: %v", c.mapped, c.signal, got)
+		}
 	}
 }

@@ -231,11 +231,13 @@ func (d *Driver) mapLayer(ctx context.Context, l *layerFiles) error {
 // keptHeads is how many heads stay; the least lately used goes first, and machines that have it keep it.
 const keptHeads = 256
 
+func (d *Driver) headRoot() string { return filepath.Join(d.cfg.StateDir, "vm-heads") }
+
 // head returns the path of a layer's head, made where there is none.
 func (d *Driver) head(ctx context.Context, l *layer.Local, f *memoryFiles) (string, error) {
 	d.headMu.Lock()
 	defer d.headMu.Unlock()
-	dir := filepath.Join(d.cfg.StateDir, "vm-heads")
+	dir := d.headRoot()
 	path := filepath.Join(dir, l.Digest.Hex())
 	if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() && st.Size() == f.image+f.tail {
 		now := time.Now()

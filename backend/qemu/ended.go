@@ -3,6 +3,7 @@ package qemu
 import (
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/opendsec/dsec/internal/linux"
@@ -27,4 +28,15 @@ func HowEnded(p *os.File) string {
 			return ""
 		}
 	}
+}
+
+// EndedBy is the signal that a QEMU ended by; 0 for none, or where the kernel does not tell.
+func EndedBy(p *os.File) syscall.Signal {
+	if p == nil {
+		return 0
+	}
+	if st, err := linux.ExitStatus(p); err == nil && st.Signaled() {
+		return st.Signal()
+	}
+	return 0
 }

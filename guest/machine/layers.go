@@ -189,16 +189,16 @@ func seedEtc(upper string, layers int, hostname string, n *control.Network) (boo
 	if err := unix.Mkdir(etc, 0o700); err != nil {
 		return false, err
 	}
+	for name, content := range etcFiles(hostname, n) { // root's, also where the directory would give them its group
+		if err := os.WriteFile(etc+"/"+name, []byte(content), 0o644); err != nil {
+			return false, err
+		}
+	}
 	if err := unix.Lchown(etc, uid, gid); err != nil {
 		return false, err
 	}
 	if err := unix.Chmod(etc, mode); err != nil { // past the umask, and after the owner, which takes set-id bits away
 		return false, err
-	}
-	for name, content := range etcFiles(hostname, n) {
-		if err := os.WriteFile(etc+"/"+name, []byte(content), 0o644); err != nil {
-			return false, err
-		}
 	}
 	return true, nil
 }
@@ -220,7 +220,9 @@ func writeEtc(root, hostname string, n *control.Network) error {
 			return err
 		}
 		f := os.NewFile(uintptr(fd), name)
-		_, err = f.WriteString(content)
+		if _, err = f.WriteString(content); err == nil {
+			err = f.Chown(0, 0) // also where the directory gives it its group
+		}
 		if cerr := f.Close(); err == nil {
 			err = cerr
 		}

@@ -43,13 +43,24 @@ func FetchSource(ctx context.Context, o *Options) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	if old := foundSource(o.Cache); old != nil {
-		_ = os.Remove(old.Deb)
-	}
-	if err := os.Rename(deb, filepath.Join(o.Cache, filepath.Base(deb))); err != nil {
+	if err := keepSource(o.Cache, deb); err != nil {
 		return nil, err
 	}
-	return foundSource(o.Cache), nil
+	if s := foundSource(o.Cache); s != nil {
+		return s, nil
+	}
+	return nil, fmt.Errorf("%s: not the name of a source's package", filepath.Base(deb))
+}
+
+// keepSource puts a package into the cache, in the place of all that are there.
+func keepSource(cache, deb string) error {
+	old, _ := filepath.Glob(filepath.Join(cache, "linux-source-*.deb"))
+	for _, f := range old {
+		if err := os.Remove(f); err != nil {
+			return err
+		}
+	}
+	return os.Rename(deb, filepath.Join(cache, filepath.Base(deb)))
 }
 
 // foundSource is the one in the cache; apt writes a version's colon as %3a in the file's name.

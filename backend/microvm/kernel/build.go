@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/opendsec/dsec/internal/debkernel"
 )
@@ -81,14 +82,11 @@ func Build(ctx context.Context, o *Options) (*debkernel.Release, error) {
 	if err := os.MkdirAll(o.Source.Cache, 0o755); err != nil {
 		return nil, err
 	}
-	lock, err := os.OpenFile(filepath.Join(o.Cache, ".kernel-build.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	lock, err := alone(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	defer lock.Close() // unlocks
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
-		return nil, err
-	}
 	s, err := debkernel.FetchSource(ctx, &o.Source)
 	if err != nil {
 		return nil, err
@@ -114,6 +112,37 @@ func Build(ctx context.Context, o *Options) (*debkernel.Release, error) {
 		return nil, fmt.Errorf("%s: no kernel after it was built", dir)
 	}
 	return r, nil
+}
+
+// lockWait is how often one that waits for another build looks.
+const lockWait = 200 * time.Millisecond
+
+// alone returns the file whose lock keeps other builds away, and says so while it waits for one: that may be half an hour, which an
+// interrupt must be able to end.
+func alone(ctx context.Context, o *Options) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(o.Cache, ".kernel-build.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for said := false; ; said = true {
+		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return lock, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) {
+			lock.Close()
+			return nil, fmt.Errorf("lock %s: %w", lock.Name(), err)
+		}
+		if !said && o.Log != nil {
+			o.Log("another build is under way in %s: wait for it", o.Cache)
+		}
+		select {
+		case <-ctx.Done():
+			lock.Close()
+			return nil, ctx.Err()
+		case <-time.After(lockWait):
+		}
+	}
 }
 
 // build is one in progress.

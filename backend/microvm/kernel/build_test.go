@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,4 +62,26 @@ func TestList(t *testing.T) {
 	if b, err := r.Vmlinux(); err != nil || string(b) != "\x7fELF" {
 		t.Errorf("%q, %v", b, err)
 	}
+}
+
+// TestAlone: one that waits for another build says so, and ends with its context; a build that is over keeps nobody away.
+func TestAlone(t *testing.T) {
+	o := &Options{Cache: t.TempDir()}
+	first, err := alone(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	said := ""
+	second := *o
+	second.Log = func(f string, _ ...any) { said += f; cancel() } // an interrupt, once it waits
+	if _, err := alone(ctx, &second); !errors.Is(err, context.Canceled) || !strings.HasPrefix(said, "another build") {
+		t.Errorf("%v, said %q", err, said)
+	}
+	first.Close()
+	third, err := alone(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	third.Close()
 }
