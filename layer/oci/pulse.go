@@ -42,6 +42,13 @@ func (p *pulse) resume() {
 	p.paused, p.last = false, time.Now()
 }
 
+// skip leaves out of the silence what was waited between two attempts: nobody was asked for anything then.
+func (p *pulse) skip(waited time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last = p.last.Add(waited)
+}
+
 // dead tells that nothing was heard for too long: another attempt is of no use.
 func (p *pulse) dead() bool {
 	p.mu.Lock()

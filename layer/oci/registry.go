@@ -250,8 +250,10 @@ func retry(ctx context.Context, wait time.Duration, p *pulse, f func(context.Con
 			return err
 		}
 		timer := time.NewTimer(wait)
+		begun := time.Now()
 		select {
 		case <-timer.C:
+			p.skip(time.Since(begun))
 		case <-ctx.Done():
 			timer.Stop()
 			return context.Cause(ctx)

@@ -108,3 +108,21 @@ func TestSilentRegistry(t *testing.T) {
 		}
 	})
 }
+
+// A registry whose connections break at once is asked four times, and what went wrong is told: waiting between attempts is not its
+// silence.
+func TestBrokenAtOnce(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	host := server(t, func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			asked.Add(1)
+			panic(http.ErrAbortHandler)
+		})
+	})
+	// It waits for 7 s in all.
+	_, err := oci.Pull(t.Context(), host+"/app:1", oci.RegistryOptions{Retry: time.Second, Patience: 3 * time.Second})
+	if !errors.Is(err, sandbox.ErrUnavailable) || strings.Contains(err.Error(), "sent nothing") || !strings.Contains(err.Error(), "EOF") || asked.Load() != 4 {
+		t.Errorf("asked %d times: %v", asked.Load(), err)
+	}
+}
