@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,6 +40,9 @@ func makeBootImage(ctx context.Context, dir string, r *debkernel.Release, init s
 		return nil, fmt.Errorf("dsec-init: %w (build it, or say where it lies)", err)
 	}
 	h := sha256.New()
+	if err := hashFile(h, r.Image()); err != nil { // two directories may have the same name, and one other contents tomorrow
+		return nil, err
+	}
 	fmt.Fprintf(h, "%s %s %q %q %q %x", recipe, r.Package, modules, manyModules, memoryModules, sha256.Sum256(prog))
 	key := fmt.Sprintf("%x", h.Sum(nil)[:8])
 	b := &bootImage{kernel: filepath.Join(dir, "kernel-"+key), initrd: filepath.Join(dir, "initrd-"+key), version: r.Version, lacks: LacksForMemory(r),
@@ -103,6 +107,16 @@ func makeInitrd(ctx context.Context, r *debkernel.Release, prog []byte) ([]byte,
 	}
 	a.End()
 	return b.Bytes(), nil
+}
+
+func hashFile(h io.Writer, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = io.Copy(h, f)
+	return err
 }
 
 func exists(path string) bool { _, err := os.Stat(path); return err == nil }
