@@ -151,7 +151,8 @@ func (s *service) do(ctx context.Context, j *job, send func(*dsecv1.ImportLayerR
 		return made{l, was}, err
 	})
 	l, was := m.layer, m.was
-	if err != nil && working.Err() != nil { // whatever broke because of it
+	var gone *noStore
+	if err != nil && working.Err() != nil && !errors.As(err, &gone) { // whatever broke because of it
 		err = context.Cause(working)
 	}
 	if rerr := rep.stop(); err == nil {

@@ -65,6 +65,13 @@ func (w *watch) ask(ctx context.Context, stop <-chan struct{}) error {
 	}
 }
 
+// noStore is why work was cancelled that needed the store. What that breaks in its turn, such as the request whose body it read,
+// explains nothing.
+type noStore struct{ err error }
+
+func (e *noStore) Error() string { return e.err.Error() }
+func (e *noStore) Unwrap() error { return e.err }
+
 // within does work that needs the store. When the store stands still its error is returned and the work, which is left to
 // itself, is cancelled: it cleans up when the store answers again, or a later process does.
 func within[T any](ctx context.Context, w *watch, work func(context.Context) (T, error)) (T, error) {
@@ -99,7 +106,7 @@ func within[T any](ctx context.Context, w *watch, work func(context.Context) (T,
 		// Not with ctx: work that is cancelled ends by itself where the store answers.
 		if err := w.ask(context.WithoutCancel(ctx), done); err != nil {
 			cancel(err)
-			return none, err
+			return none, &noStore{err}
 		}
 	}
 }
