@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 )
@@ -11,10 +12,11 @@ import (
 type CreateError struct{ Item *dsecv1.Error }
 
 func (e *CreateError) Error() string {
+	text := "create sandbox: " + strings.TrimPrefix(e.Item.GetMessage(), "create sandbox: ")
 	if f := e.Item.GetFailure(); f.GetKind() != "" {
-		return fmt.Sprintf("create sandbox: %s (%s)", e.Item.GetMessage(), f.GetKind())
+		return fmt.Sprintf("%s (%s)", text, f.GetKind())
 	}
-	return "create sandbox: " + e.Item.GetMessage()
+	return text
 }
 
 // Create creates the sandboxes that r asks for. It draws an idempotency key when r has none, so that a broken

@@ -26,6 +26,9 @@ type errorJSON struct {
 func printError(w io.Writer, asJSON bool, usage bool, err error) {
 	if !asJSON {
 		fmt.Fprintln(w, "dsec: "+lines(message(err)))
+		if end := outputEnd(err); end != "" {
+			fmt.Fprintln(w, "its output ended with:\n  "+lines(end))
+		}
 		return
 	}
 	e := errorJSON{Code: connect.CodeOf(err).String(), Message: message(err)}
@@ -44,6 +47,18 @@ func printError(w io.Writer, asJSON bool, usage bool, err error) {
 	out := json.NewEncoder(w)
 	out.SetEscapeHTML(false)
 	_ = out.Encode(map[string]errorJSON{"error": e})
+}
+
+// outputEnd is the end of what was printed by what kept a sandbox from being created, such as a toolkit's on-start command; ""
+// where there is nothing. It is text of the sandbox's.
+func outputEnd(err error) string {
+	const most = 10 // lines
+	ce := (*client.CreateError)(nil)
+	if !errors.As(err, &ce) {
+		return ""
+	}
+	all := strings.Split(strings.TrimSpace(ce.Item.GetFailure().GetEvidence()), "\n")
+	return strings.Join(all[max(0, len(all)-most):], "\n")
 }
 
 // failureOf is the failure that the service said, nil where it said none.
