@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/sandbox"
@@ -193,6 +194,27 @@ func TestBusError(t *testing.T) {
 		i := &instance{limits: record{Mapped: c.mapped}}
 		if got := i.crash(p); got.Kind != c.want {
 			t.Errorf("%v, %v: %v", c.mapped, c.signal, got)
+		}
+	}
+}
+
+// TestLacksForMemory: a kernel that lacks one of what it takes is told of before a machine waits for regions that never come.
+func TestLacksForMemory(t *testing.T) {
+	const all = "\nCONFIG_ZONE_DEVICE=y\nCONFIG_FS_DAX=y\nCONFIG_LIBNVDIMM=y\nCONFIG_ND_CLAIM=y\nCONFIG_VIRTIO_PMEM=m\nCONFIG_BLK_DEV_PMEM=m\nCONFIG_BLK_DEV_DM=m\nCONFIG_VIRTIO_PCI=y\n"
+	r := &debkernel.Release{Dir: t.TempDir(), Version: "6.12.1", Own: true}
+	if got := LacksForMemory(r); got != "its configuration" {
+		t.Errorf("without a configuration: %q", got)
+	}
+	path := filepath.Join(r.Dir, "boot", "config-6.12.1")
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for without, want := range map[string]string{"": "", "CONFIG_ND_CLAIM=y\n": "CONFIG_ND_CLAIM", "CONFIG_FS_DAX=y\n": "CONFIG_FS_DAX"} {
+		if err := os.WriteFile(path, []byte(strings.Replace(all, without, "", 1)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := LacksForMemory(r); got != want {
+			t.Errorf("without %q: %q", without, got)
 		}
 	}
 }

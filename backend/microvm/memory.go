@@ -129,13 +129,13 @@ func unmappable(l *layer.Local) (string, error) {
 	return "", nil
 }
 
-// LacksForMemory tells what a kernel has not that layers in memory take; "" = nothing.
+// LacksForMemory tells what a kernel (without ND_CLAIM, nd_pmem takes no region) has not that layers in memory take; "" = nothing.
 func LacksForMemory(r *debkernel.Release) string {
 	b, err := os.ReadFile(filepath.Join(r.Dir, "boot", "config-"+r.Version))
 	if err != nil {
 		return "its configuration"
 	}
-	for _, o := range []string{"CONFIG_ZONE_DEVICE", "CONFIG_FS_DAX", "CONFIG_LIBNVDIMM", "CONFIG_VIRTIO_PMEM", "CONFIG_BLK_DEV_PMEM", "CONFIG_BLK_DEV_DM", "CONFIG_VIRTIO_PCI"} {
+	for _, o := range []string{"CONFIG_ZONE_DEVICE", "CONFIG_FS_DAX", "CONFIG_LIBNVDIMM", "CONFIG_ND_CLAIM", "CONFIG_VIRTIO_PMEM", "CONFIG_BLK_DEV_PMEM", "CONFIG_BLK_DEV_DM", "CONFIG_VIRTIO_PCI"} {
 		if !strings.Contains(string(b), "\n"+o+"=y\n") && !strings.Contains(string(b), "\n"+o+"=m\n") {
 			return o
 		}
