@@ -19,7 +19,7 @@ func newKernelBuild() *cobra.Command {
 that microVMs need and nothing else, without modules. It takes about half an hour of a processor, at low priority, and 2 GB
 of disk meanwhile; what is there is not built again, and an interrupted build goes on where it was. Standard output has the
 kernel's directory. It needs gcc, make, bc, flex, bison, libelf-dev and xz-utils.`,
-		Example: "  dsec kernel build\n  dsec up --opt kernel=\"$(dsec kernel build)\"",
+		Example: "  dsec kernel build\n  dir=$(dsec kernel build) && dsec up --opt kernel=$dir",
 		Args:    exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.Log = func(f string, a ...any) { fmt.Fprintf(cmd.ErrOrStderr(), f+"\n", a...) }
