@@ -252,7 +252,7 @@ func TestMovesAreFavoured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if tree.moves == nil || !strings.Contains(string(b), ":name=dsec:/\n") {
+	if tree.moves == nil || !strings.Contains(string(b), ":name="+hierarchy+":/\n") {
 		t.Errorf("no hierarchy of our own in %q", b)
 	}
 }
