@@ -13,6 +13,7 @@ import (
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/backend/microvm"
 	"github.com/opendsec/dsec/edge"
+	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/internal/testkit"
 	"github.com/opendsec/dsec/layer/store/posix"
@@ -87,7 +88,15 @@ func TestSmoke(t *testing.T) {
 	f, inet := netFactory(t, 1, "")
 	n := sandboxtest.Start(t, f, sandboxtest.Keeping(time.Nanosecond))
 	b := n.Create(t, nil)
-	b.WantShell("uname -r | grep -o cloud; cat /etc/hostname; ls /sys/class/net", "cloud\n"+b.ID+"\nlo\n")
+	kernel, err := testkit.MachineKernel(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	release, err := debkernel.Find(&debkernel.Options{Cache: kernel})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.WantShell("uname -r; cat /etc/hostname; ls /sys/class/net", release.Version+"\n"+b.ID+"\nlo\n")
 	wantBoot(t, b, "cold")
 	awaitWarm(t, n.Backend, 1)
 	w := n.Create(t, inet.spec(inet.One.String()+"/tcp"))
