@@ -126,7 +126,11 @@ func (s *Server) takeContext(ctx context.Context, w http.ResponseWriter, r *http
 	if err := os.Mkdir(f.dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := build.UnpackContext(ctx, &contextBody{r: r.Body, rc: http.NewResponseController(w)}, f.dir); err != nil {
+	body := &contextBody{r: r.Body, rc: http.NewResponseController(w)}
+	if err := build.UnpackContext(ctx, body, f.dir); err != nil {
+		return nil, err
+	}
+	if err := body.end(); err != nil {
 		return nil, err
 	}
 	if o.Context, err = build.OpenContext(f.dir); err != nil {
@@ -187,6 +191,21 @@ func readBuild(q url.Values) (o build.Options, file string, err error) {
 		o.StepTimeout = time.Duration(math.Ceil(v * float64(time.Second)))
 	}
 	return o, file, nil
+}
+
+// maxTail bounds what may follow an archive's end, bytes: padding.
+const maxTail = 1 << 20
+
+// end reads what is left. Only then does the server watch the connection, and end the build when its client leaves.
+func (b *contextBody) end() error {
+	n, err := io.Copy(io.Discard, io.LimitReader(b, maxTail))
+	if err == nil && n == maxTail {
+		err = fmt.Errorf("%w: %d bytes and more follow the archive's end", sandbox.ErrInvalid, n)
+	}
+	if err != nil {
+		return fmt.Errorf("build context: %w", err)
+	}
+	return nil
 }
 
 // contextBody is a request's body whose reader cannot wait for ever.
