@@ -1,20 +1,15 @@
 package microvm
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/internal/debkernel"
-	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -226,147 +221,4 @@ func (d *Driver) mapLayer(ctx context.Context, l *layerFiles) error {
 	}
 	l.memory = f
 	return nil
-}
-
-// keptHeads is how many heads stay; the least lately used goes first, and machines that have it keep it.
-const keptHeads = 256
-
-func (d *Driver) headRoot() string { return filepath.Join(d.cfg.StateDir, "vm-heads") }
-
-// head returns the path of a layer's head, made where there is none.
-func (d *Driver) head(ctx context.Context, l *layer.Local, f *memoryFiles) (string, error) {
-	d.headMu.Lock()
-	defer d.headMu.Unlock()
-	dir := d.headRoot()
-	path := filepath.Join(dir, l.Digest.Hex())
-	if st, err := os.Stat(path); err == nil && st.Mode().IsRegular() && st.Size() == f.image+f.tail {
-		now := time.Now()
-		_ = os.Chtimes(path, now, now)
-		return path, nil
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
-	if err := pruneHeads(dir); err != nil {
-		return "", err
-	}
-	fresh := path + newSuffix
-	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", err
-	}
-	if err := writeHead(ctx, fresh, l, f); err != nil {
-		if linux.NoRoom(err) {
-			err = fmt.Errorf("%w: %w", errFullDisk, err)
-		}
-		return "", errors.Join(err, os.Remove(fresh))
-	}
-	return path, os.Rename(fresh, path)
-}
-
-// writeHead writes the file, to last: it stays when the node starts again.
-func writeHead(ctx context.Context, path string, l *layer.Local, f *memoryFiles) (err error) {
-	out, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o400)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, out.Close()) }()
-	part := func(from string, at, size, to int64) error {
-		in, err := os.Open(from)
-		if err != nil {
-			return err
-		}
-		defer in.Close()
-		n, err := io.Copy(io.NewOffsetWriter(out, to), io.NewSectionReader(in, at, size))
-		if err == nil && n != size {
-			err = fmt.Errorf("%w: %s is too short", layer.ErrDamaged, filepath.Base(from))
-		}
-		return cmp.Or(ctx.Err(), err)
-	}
-	if err := part(l.MetaPath, 0, l.Manifest.Meta.Size, 0); err != nil {
-		return err
-	}
-	if f.tail > 0 {
-		if err := part(l.DataPath, f.body, l.Manifest.Data.Size-f.body, f.image); err != nil {
-			return err
-		}
-	}
-	if err := out.Truncate(f.image + f.tail); err != nil {
-		return err
-	}
-	return out.Sync()
-}
-
-// pruneHeads makes room for one more.
-func pruneHeads(dir string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil || len(entries) < keptHeads {
-		return err
-	}
-	age := func(e os.DirEntry) int64 {
-		if st, err := e.Info(); err == nil {
-			return st.ModTime().UnixNano()
-		}
-		return 0
-	}
-	slices.SortFunc(entries, func(a, b os.DirEntry) int { return cmp.Compare(age(a), age(b)) })
-	for _, e := range entries[:len(entries)-keptHeads+1] {
-		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Places of the devices on the bus of a machine whose layers are its memory: those of layers come after the others, eight of them as
-// functions of one device. The machine knows them by that.
-const (
-	firstLayerDevice = 4
-	maxFunctions     = (31 - firstLayerDevice) * 8
-)
-
-// functions is how many its layers take.
-func (m *hardware) functions() (n int) {
-	for _, l := range m.layers {
-		if n++; l.second() {
-			n++
-		}
-	}
-	return n
-}
-
-// second tells whether a layer is two devices.
-func (l *layerFiles) second() bool {
-	if l.memory != nil {
-		return l.memory.body > 0
-	}
-	return l.data != ""
-}
-
-// busPlace is where the nth device of layers is, for QEMU; busAddress the same for the machine.
-func busPlace(n int) string {
-	return fmt.Sprintf("bus=pcie.0,multifunction=on,addr=0x%x.%d", firstLayerDevice+n/8, n%8)
-}
-
-func busAddress(n int) string { return fmt.Sprintf("0000:00:%02x.%d", firstLayerDevice+n/8, n%8) }
-
-// refs are what the machine is told of its layers.
-func refs(layers []layerFiles) (out []control.Layer) {
-	n := 0
-	for k, l := range layers {
-		ref := control.Layer{Meta: metaSerial(k)}
-		if l.data != "" {
-			ref.Data = dataSerial(k)
-		}
-		if f := l.memory; f != nil {
-			ref = control.Layer{Memory: &control.Memory{Head: busAddress(n), Image: f.image, Tail: f.tail}}
-			if f.body > 0 {
-				ref.Memory.Body, ref.Memory.BodySize = busAddress(n+1), f.body
-			}
-		}
-		if n++; l.second() {
-			n++
-		}
-		out = append(out, ref)
-	}
-	return out
 }
