@@ -186,7 +186,7 @@ func mib(name string, n int64) measure.Row {
 // floor says how fast the burst could be on demand at best, with a store of this speed and with all of it on these processors: what
 // the store needs to send the bytes, or what the processors need for the tasks and for moving them, whichever is more.
 func (b *bench) floor(ctx context.Context, r *remote, fetched int64, use [3]usage) error {
-	cached := use[2].all - use[1].all - (use[2].store - use[1].store)
+	cached := use[2].machine.Busy - use[1].machine.Busy - (use[2].store - use[1].store)
 	moving := use[1].store - use[0].store + use[1].blobd - use[0].blobd
 	send := float64(fetched) / storeRate
 	row := func(name string, seconds float64, note string) {

@@ -20,33 +20,17 @@ import (
 // usage is what has been used so far, seconds of processors' time: a burst's sandboxes, the node, and the store that stands in for
 // one elsewhere all run on this machine.
 type usage struct {
-	all    float64 // of the machine, whoever used it
-	idle   float64 // nobody had anything to do
-	wait   float64 // idle while something waited for a disk
-	blobd  float64
-	store  float64 // the S3 service and, in this process, the throttle before it
-	blobds lazy.Stats
+	machine measure.Machine
+	blobd   float64
+	store   float64 // the S3 service and, in this process, the throttle before it
+	blobds  lazy.Stats
 }
 
 // usageNow reads the counters.
 func (r *remote) usageNow(ctx context.Context) (u usage, err error) {
-	text, err := os.ReadFile("/proc/stat")
-	if err != nil {
+	if u.machine, err = measure.MachineNow(); err != nil {
 		return u, err
 	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	var v []float64
-	for _, f := range strings.Fields(line)[1:] {
-		n, err := strconv.ParseFloat(f, 64)
-		if err != nil {
-			return u, fmt.Errorf("/proc/stat: %w", err)
-		}
-		v = append(v, n/ticks)
-	}
-	if len(v) < 7 {
-		return u, fmt.Errorf("/proc/stat: %q", line)
-	}
-	u.all, u.idle, u.wait = v[0]+v[1]+v[2]+v[5]+v[6], v[3], v[4]
 	pid, err := r.blobd(ctx)
 	if err != nil {
 		return u, err
@@ -65,9 +49,6 @@ func (r *remote) usageNow(ctx context.Context) (u usage, err error) {
 	return u, r.ask(ctx, "/v1/lazy/stats", &u.blobds)
 }
 
-// ticks of a second, as /proc counts them.
-const ticks = 100
-
 // processSeconds is what a process has used.
 func processSeconds(pid int) (float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -84,7 +65,7 @@ func processSeconds(pid int) (float64, error) {
 	if err1 != nil || err2 != nil {
 		return 0, fmt.Errorf("/proc/%d/stat: %q", pid, b)
 	}
-	return (user + system) / ticks, nil
+	return (user + system) / measure.Ticks, nil
 }
 
 // blobd is the process that serves layers.
@@ -156,9 +137,9 @@ func (b *bench) partsOf(name string, from, to usage) {
 		r.Note = note
 		b.add(r)
 	}
-	row("_cpu", to.all-from.all, fmt.Sprintf("of %d processors, everything on the machine", runtime.NumCPU()))
+	row("_cpu", to.machine.Busy-from.machine.Busy, fmt.Sprintf("of %d processors, everything on the machine", runtime.NumCPU()))
 	row("_cpu_store", to.store-from.store, "of it the S3 service and the throttle, which stand for another machine")
 	row("_cpu_blobd", to.blobd-from.blobd, "of it blobd: fetching, verifying, keeping")
-	row("_idle", to.idle-from.idle, "of all processors")
-	row("_disk_wait", to.wait-from.wait, "idle beside that, while something waited for the disk")
+	row("_idle", to.machine.Idle-from.machine.Idle, "of all processors")
+	row("_disk_wait", to.machine.Wait-from.machine.Wait, "idle beside that, while something waited for the disk")
 }

@@ -62,8 +62,31 @@ func (b *bench) exec(ctx context.Context) error {
 		runc := b.times(ctx, "runc_exec"+suffix, max(2*at, b.o.n/5), at, b.peer.runcExec)
 		b.ratio(ours.Name, floor, runc)
 	}
+	// As agents do it: a command, and a pause in which nothing happens. What sleeps meanwhile has to wake up.
+	rested := func(f func(context.Context, int) error) (times []time.Duration, failures int, first error) {
+		for i := range max(10, b.o.n/5) {
+			select {
+			case <-time.After(rest):
+			case <-ctx.Done():
+				return times, failures, ctx.Err()
+			}
+			start := time.Now()
+			if err := f(ctx, i); err != nil {
+				failures, first = failures+1, err
+				continue
+			}
+			times = append(times, time.Since(start))
+		}
+		return times, failures, first
+	}
+	floor := b.keep("http_fork_exec_after_pause")(rested(floorExec))
+	ours := b.keep("exec_round_trip_after_pause")(rested(func(ctx context.Context, _ int) error { return b.node.exec(ctx, id) }))
+	b.ratio(ours.Name, floor)
 	return nil
 }
+
+// rest is a pause between commands.
+const rest = 100 * time.Millisecond
 
 // sustained measures how many lives (create, one command, stop) the node manages in a second, with the cost of
 // each stage.
@@ -73,6 +96,10 @@ func (b *bench) sustained(ctx context.Context) error {
 	}
 	const at = 8
 	n := b.o.n * 2
+	before, err := measure.MachineNow()
+	if err != nil {
+		return err
+	}
 	start := time.Now()
 	_, failures, first := measure.Times(ctx, n, at, func(ctx context.Context, _ int) error {
 		id, err := b.node.create(ctx, b.node.bases[0])
@@ -90,6 +117,17 @@ func (b *bench) sustained(ctx context.Context) error {
 		r.Note = "first failure: " + first.Error()
 	}
 	b.rows = append(b.rows, r)
+	// All of it: what was put off until later, too.
+	if err := b.node.settle(ctx); err != nil {
+		return err
+	}
+	after, err := measure.MachineNow()
+	if err != nil {
+		return err
+	}
+	life := measure.FromValues("life_cpu", "ms", []float64{(after.Busy - before.Busy) * 1000 / float64(n)}, failures)
+	life.Note = "processors' time of the whole machine for each life, refilling, removal and the client included"
+	b.rows = append(b.rows, life)
 	stages, err := b.node.stages(ctx)
 	if err != nil {
 		return err
@@ -98,7 +136,7 @@ func (b *bench) sustained(ctx context.Context) error {
 		b.rows = append(b.rows, measure.Row{Name: "stage_" + s.GetStage(), N: int(s.GetCount()), P50: s.GetP50Usec() / 1000,
 			P99: s.GetP99Usec() / 1000, Unit: "ms", Note: "since the node's start"})
 	}
-	return b.node.settle(ctx)
+	return nil
 }
 
 // idle measures what idle sandboxes cost at 100, 500 and 1,000 live.
