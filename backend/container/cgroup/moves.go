@@ -16,7 +16,7 @@ import (
 // (measured on two processors; back to back the lock is still awake). With favordynmods the lock never falls asleep; forks pay a
 // memory barrier. The option belongs to a hierarchy and holds for all: a hierarchy of our own, with no controllers and only
 // its root, touches no mount of the host's, is shared by all nodes of a machine, and ends with its last descriptor,
-// after a crash too (the locks for each process that Linux 6.18 turns on with it stay on until it boots again). /proc/PID/cgroup has a line "name=favordynmods:/" meanwhile.
+// after a crash too (on Linux 6.18 moves stay quick nevertheless until the machine boots again). /proc/PID/cgroup has a line "name=favordynmods:/" meanwhile.
 func favorMoves() (*os.File, error) {
 	for end := time.Now().Add(dying); ; time.Sleep(10 * time.Millisecond) {
 		f, err := linux.NewMount("cgroup", linux.NoSuid|linux.NoDev|linux.NoExec,
