@@ -39,7 +39,12 @@ func (a *nodeAPI) GetNode(ctx context.Context, _ *dsecv1.GetNodeRequest) (*dsecv
 		resp.Kernel = strings.TrimSpace(string(b))
 	}
 	for _, b := range a.e.backends {
-		resp.WarmShells += int32(b.Warm())
+		ready := int32(b.Warm())
+		resp.WarmShells += ready
+		if resp.Warm == nil {
+			resp.Warm = map[string]int32{}
+		}
+		resp.Warm[string(b.Name())] = ready
 		if p, ok := b.(Pooled); ok {
 			size, used, err := p.Pool(ctx)
 			if err != nil {

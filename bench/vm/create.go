@@ -68,18 +68,20 @@ func (b *bench) settle(ctx context.Context, machines int) error {
 func (b *bench) awaitReady(ctx context.Context, machines int) error {
 	ctx, cancel := context.WithTimeout(ctx, calm)
 	defer cancel()
+	var shells, ready int
 	for {
 		r, err := b.node.Client.Node.GetNode(ctx, &dsecv1.GetNodeRequest{})
 		if err != nil {
 			return err
 		}
-		if int(r.GetWarmShells()) >= machines+readyShells {
+		shells, ready = int(r.GetWarm()["container"]), int(r.GetWarm()["microvm"])
+		if ready >= machines && shells >= readyShells {
 			return nil
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("%d are ready, want %d: %w", r.GetWarmShells(), machines+readyShells, ctx.Err())
+			return fmt.Errorf("%d machines and %d shells are ready, want %d and %d: %w", ready, shells, machines, readyShells, ctx.Err())
 		}
 	}
 }
@@ -137,7 +139,7 @@ func (b *bench) first(ctx context.Context, name, boot string, n, at int, argv []
 			return err
 		}
 	}
-	row := measure.FromDurations(name, times, failures)
+	row := measure.FromDurations(name+b.kernel.suffix, times, failures)
 	if others > 0 {
 		row.Note = fmt.Sprintf("%d more came up in another way", others)
 	}
@@ -151,13 +153,12 @@ func (b *bench) first(ctx context.Context, name, boot string, n, at int, argv []
 // cold measures boots.
 func (b *bench) cold(ctx context.Context) error {
 	rest := func(ctx context.Context) error { return b.settle(ctx, 0) }
-	if err := b.first(ctx, "cold_boot", "cold", b.o.cold, 1, programs[0].argv, rest); err != nil {
-		return err
+	for _, p := range programs {
+		if err := b.first(ctx, "cold_boot"+p.suffix, "cold", b.o.cold, 1, p.argv, rest); err != nil {
+			return err
+		}
 	}
-	if err := b.first(ctx, "cold_boot_bash", "cold", b.o.cold, 1, programs[1].argv, rest); err != nil {
-		return err
-	}
-	return b.first(ctx, "cold_boot_c4", "cold", 4, 4, programs[0].argv, rest)
+	return b.first(ctx, "cold_boot_c4", "cold", 8, 4, programs[0].argv, rest)
 }
 
 // warm measures claims of machines that are ready, and clones where none is.
@@ -195,19 +196,29 @@ func (b *bench) take(ctx context.Context, n int) error {
 	return errors.Join(errs...)
 }
 
-// ratios compares with cold boots.
+// ratios compares: with cold boots of the same kernel, and what that one's are with Debian's.
 func (b *bench) ratios() {
 	of := map[string]*measure.Row{}
 	for i := range b.rows {
 		of[b.rows[i].Name] = &b.rows[i]
 	}
-	for name, to := range map[string]string{"microvm_first_result": "cold_boot", "microvm_first_result_bash": "cold_boot_bash",
-		"microvm_first_result_c4": "cold_boot_c4", "microvm_clone_first_result": "cold_boot", "microvm_exec_round_trip": "container_exec_round_trip",
-		"pmem_dax_memory": "virtio_blk_memory",
-
-		"cold_boot_own": "cold_boot_debian", "cold_boot_cpu_own": "cold_boot_cpu_debian", "cold_boot_memory_own": "cold_boot_memory_debian"} {
+	ratio := func(name, to string) {
 		if of[name] != nil && of[to] != nil {
 			of[name].Ratio(*of[to])
 		}
 	}
+	for _, own := range []string{"", ownKernel} {
+		for name, to := range map[string]string{"microvm_first_result": "cold_boot", "microvm_first_result_bash": "cold_boot_bash",
+			"microvm_first_result_c4": "cold_boot_c4", "microvm_clone_first_result": "cold_boot"} {
+			ratio(name+own, to+own)
+			if own != "" {
+				ratio(name+own, name)
+				ratio(to+own, to)
+			}
+		}
+	}
+	ratio("microvm_exec_round_trip", "container_exec_round_trip")
+	ratio("pmem_dax_memory", "virtio_blk_memory")
+	ratio("boot_cpu"+ownKernel, "boot_cpu")
+	ratio("boot_memory"+ownKernel, "boot_memory")
 }

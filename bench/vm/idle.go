@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,17 +42,24 @@ func (b *bench) exec(ctx context.Context) error {
 	return nil
 }
 
-// idleTime is how long the processor time of idle machines is looked at.
-const idleTime = 10 * time.Second
+// idleTime is how long the processor time of idle machines is looked at; restTime how long they have been idle by then, which
+// is what they take to write back what their creation has written.
+const (
+	idleTime = 30 * time.Second
+	restTime = 10 * time.Second
+)
+
+// idleLevels are how many machines are live.
+var idleLevels = []int{24, 50, 100}
 
 // idle measures what machines cost that have run one command and do nothing.
 func (b *bench) idle(ctx context.Context) error {
-	live := 0
-	for _, level := range []int{8, 24} {
+	var live []string
+	for _, level := range idleLevels {
 		if level > b.o.idle {
 			break
 		}
-		for ; live < level; live++ {
+		for len(live) < level {
 			id, err := b.create(ctx, dsecv1.Backend_BACKEND_MICROVM, "")
 			if err != nil {
 				return err
@@ -61,28 +67,32 @@ func (b *bench) idle(ctx context.Context) error {
 			if err := b.command(ctx, id, programs[0].argv); err != nil {
 				return err
 			}
+			live = append(live, id)
 		}
-		if err := b.full(ctx); err != nil { // what is made behind their back is done
+		if err := b.awaitReady(ctx, readyMachines); err != nil { // what is made behind their back is done
 			return err
 		}
-		pids, err := b.machines()
+		if err := pause(ctx, restTime); err != nil {
+			return err
+		}
+		pids, err := b.machines(live...)
 		if err != nil {
 			return err
 		}
+		if len(pids) != level {
+			return fmt.Errorf("%d machines of %d run", len(pids), level)
+		}
 		var pss []float64
-		before := ticks(pids)
 		for _, pid := range pids {
 			if v, err := memory(pid); err == nil {
 				pss = append(pss, v)
 			}
 		}
 		row := measure.FromValues("microvm_idle_memory_"+strconv.Itoa(level), "MiB", pss, 0)
-		row.Note = fmt.Sprintf("proportional set sizes of QEMU; %d are the pool's", len(pids)-level)
-		start := time.Now()
-		select {
-		case <-time.After(idleTime):
-		case <-ctx.Done():
-			return ctx.Err()
+		row.Note = fmt.Sprintf("proportional set sizes of QEMU, with %d machines of the pool beside", readyMachines)
+		before, start := ticks(pids), time.Now()
+		if err := pause(ctx, idleTime); err != nil {
+			return err
 		}
 		seconds := (ticks(pids) - before) / 100 // USER_HZ
 		share := 100 * seconds / time.Since(start).Seconds() / float64(level)
@@ -91,24 +101,27 @@ func (b *bench) idle(ctx context.Context) error {
 	return b.stopAll(ctx)
 }
 
-// full waits until the pool is, without stopping anything.
-func (b *bench) full(ctx context.Context) error { return b.awaitReady(ctx, readyMachines) }
-
-// machines are the processes of the node's QEMUs, as their records say: one that is in a jail tells nothing by where it is.
-func (b *bench) machines() ([]int, error) {
-	records, err := filepath.Glob(filepath.Join(b.state, "run", "vm", "*", "record.json"))
-	if err != nil {
-		return nil, err
+// pause lets machines be idle.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
+}
+
+// machines are the processes of sandboxes' QEMUs, as their records say: one that is in a jail tells nothing by where it is.
+func (b *bench) machines(ids ...string) ([]int, error) {
 	var out []int
-	for _, path := range records {
+	for _, id := range ids {
 		var r struct {
 			PID   int  `json:"pid"`
 			Saved bool `json:"saved"`
 		}
-		text, err := os.ReadFile(path)
+		text, err := os.ReadFile(filepath.Join(b.state, "run", "vm", id, "record.json"))
 		if err != nil {
-			continue // it has ended
+			return nil, err
 		}
 		if err := json.Unmarshal(text, &r); err != nil {
 			return nil, err
@@ -116,9 +129,6 @@ func (b *bench) machines() ([]int, error) {
 		if r.PID > 0 && !r.Saved {
 			out = append(out, r.PID)
 		}
-	}
-	if len(out) == 0 {
-		return nil, errors.New("no machine runs")
 	}
 	return out, nil
 }

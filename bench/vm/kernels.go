@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/backend/microvm/kernel"
@@ -14,31 +13,44 @@ import (
 	"github.com/opendsec/dsec/internal/testkit"
 )
 
-// kernels measures a cold boot of Debian's kernel and of the own one, where one was built, in turn: until the first command's
-// result, what of a processor that took, and what the machine then holds.
+// ownKernel ends the names of rows that were measured with the own kernel; all others are of Debian's.
+const ownKernel = "_own"
+
+// guestKernel is what machines boot.
+type guestKernel struct{ suffix, dir, note string }
+
+func debianKernel() guestKernel { return guestKernel{dir: filepath.Join(testkit.Cache(), "kernel")} }
+
+// kernels measures creations with the own kernel, where one was built, and what a boot takes of a processor and a machine
+// then holds, in turn with Debian's.
 func (b *bench) kernels(ctx context.Context, base string) error {
 	built := kernel.List(testkit.Cache())
 	if len(built) == 0 {
 		fmt.Fprintln(os.Stderr, "no own kernel: make kernel")
 		return nil
 	}
-	own := built[len(built)-1]
-	note := own.Version
-	if st, err := os.Stat(own.Image()); err == nil {
-		note += fmt.Sprintf(", %.1f MB", float64(st.Size())/1e6)
+	own := guestKernel{suffix: ownKernel, dir: built[len(built)-1].Dir, note: built[len(built)-1].Version}
+	if st, err := os.Stat(built[len(built)-1].Image()); err == nil {
+		own.note += fmt.Sprintf(", %.1f MB", float64(st.Size())/1e6)
 	}
-	type figures struct {
-		times       []time.Duration
-		cpu, memory []float64
-		note        string
+	if err := b.boots(ctx, base, debianKernel(), own); err != nil {
+		return err
 	}
-	of := map[string]*figures{"own": {note: note}, "debian": {}}
-	for range (b.o.cold + 1) / 2 { // in turn: what else the machine does is the same for both
-		for name, dir := range map[string]string{"own": own.Dir, "debian": filepath.Join(testkit.Cache(), "kernel")} {
-			f := of[name]
+	b.kernel = own
+	defer func() { b.kernel = debianKernel() }()
+	if err := b.with(ctx, base, 0, b.cold); err != nil {
+		return err
+	}
+	return b.with(ctx, base, readyMachines, b.warm)
+}
+
+// boots measures cold boots until a first command's result: processor's time, and memory that is held.
+func (b *bench) boots(ctx context.Context, base string, kernels ...guestKernel) error {
+	cpu, held := map[string][]float64{}, map[string][]float64{}
+	for range (b.o.cold + 1) / 2 { // in turn: what else the host does is the same for both
+		for _, b.kernel = range kernels {
 			err := b.with(ctx, base, 0, func(ctx context.Context) error {
 				for i := range 3 {
-					start := time.Now()
 					id, err := b.create(ctx, dsecv1.Backend_BACKEND_MICROVM, "")
 					if err == nil {
 						err = b.command(ctx, id, programs[0].argv)
@@ -46,39 +58,33 @@ func (b *bench) kernels(ctx context.Context, base string) error {
 					if err != nil {
 						return err
 					}
-					took := time.Since(start)
-					pids, err := b.machines()
+					pids, err := b.machines(id)
 					if err != nil || len(pids) != 1 {
 						return cmp.Or(err, fmt.Errorf("%d machines, want one", len(pids)))
 					}
 					used := ticks(pids) / 100 // USER_HZ
-					held, err := memory(pids[0])
+					m, err := memory(pids[0])
 					if err != nil {
 						return err
 					}
 					if i > 0 { // the first one waits for the initial file system to be made
-						f.times, f.cpu, f.memory = append(f.times, took), append(f.cpu, used), append(f.memory, held)
+						cpu[b.kernel.suffix], held[b.kernel.suffix] = append(cpu[b.kernel.suffix], used), append(held[b.kernel.suffix], m)
 					}
 					if err := b.settle(ctx, 0); err != nil {
 						return err
 					}
 				}
 				return nil
-			}, "kernel="+dir)
+			})
 			if err != nil {
-				return fmt.Errorf("%s: %w", name, err)
+				return fmt.Errorf("%s: %w", b.kernel.dir, err)
 			}
 		}
 	}
-	for _, name := range []string{"debian", "own"} {
-		f := of[name]
-		for i, row := range []measure.Row{measure.FromDurations("cold_boot_"+name, f.times, 0), measure.FromValues("cold_boot_cpu_"+name, "s", f.cpu, 0),
-			measure.FromValues("cold_boot_memory_"+name, "MiB", f.memory, 0)} {
-			if i == 0 {
-				row.Note = f.note
-			}
-			b.rows = append(b.rows, row)
-		}
+	for _, k := range kernels {
+		row := measure.FromValues("boot_cpu"+k.suffix, "s", cpu[k.suffix], 0)
+		row.Note = k.note
+		b.rows = append(b.rows, row, measure.FromValues("boot_memory"+k.suffix, "MiB", held[k.suffix], 0))
 	}
 	return nil
 }

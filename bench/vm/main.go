@@ -40,6 +40,8 @@ type bench struct {
 	node  *testkit.Node
 	tasks int // workspaces uploaded to it
 	nodes int // started so far
+
+	kernel guestKernel // of machines that nodes start from here on
 }
 
 // ready is how many machines and shells the node under measurement keeps ready.
@@ -55,13 +57,13 @@ func main() {
 	flag.StringVar(&o.only, "only", "", "comma-separated parts to run: create, exec, idle, snapshots, pmem, kernels (all)")
 	flag.IntVar(&o.n, "n", 12, "creations of each figure")
 	flag.IntVar(&o.cold, "cold", 4, "cold boots of each figure")
-	flag.IntVar(&o.idle, "idle", 24, "most idle machines at once")
+	flag.IntVar(&o.idle, "idle", 100, "most idle machines at once")
 	flag.IntVar(&o.snaps, "snapshots", 4, "snapshots of each size, and pauses")
 	flag.IntVar(&o.readers, "readers", 8, "machines that read the same layers")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
-	b := &bench{o: o}
+	b := &bench{o: o, kernel: debianKernel()}
 	err := b.run(ctx)
 	cancel()
 	stop()
@@ -142,7 +144,8 @@ func (b *bench) save() error {
 func (b *bench) with(ctx context.Context, base string, warm int, f func(context.Context) error, opts ...string) (err error) {
 	b.nodes++
 	b.state, b.tasks = filepath.Join(b.work, "node-"+strconv.Itoa(b.nodes)), 0
-	args := []string{"--opt", "pool=1g", "--opt", "warm=" + strconv.Itoa(readyShells), "--opt", "microvm=on", "--opt", "microvm-warm=" + strconv.Itoa(warm)}
+	args := []string{"--opt", "pool=1g", "--opt", "warm=" + strconv.Itoa(readyShells), "--opt", "microvm=on", "--opt", "microvm-warm=" + strconv.Itoa(warm),
+		"--opt", "kernel=" + b.kernel.dir}
 	for _, o := range opts {
 		args = append(args, "--opt", o)
 	}

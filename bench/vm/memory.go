@@ -59,7 +59,7 @@ func (b *bench) readAll(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	total, note, err := b.hostMemory()
+	total, note, err := b.hostMemory(ids)
 	if err != nil {
 		return err
 	}
@@ -94,13 +94,13 @@ func isLayerFile(path string) bool {
 
 // hostMemory is what the machines take of the node's memory, MiB: the proportional set sizes of their QEMUs, in which the guests' own
 // memory is, without what those map of layers' files, and once what the kernel has of those files.
-func (b *bench) hostMemory() (total float64, note string, err error) {
-	pids, err := b.machines()
+func (b *bench) hostMemory(ids []string) (total float64, note string, err error) {
+	pids, err := b.machines(ids...)
 	if err != nil {
 		return 0, "", err
 	}
-	if len(pids) != b.o.readers {
-		return 0, "", fmt.Errorf("%d QEMUs run, want %d", len(pids), b.o.readers)
+	if len(pids) != len(ids) {
+		return 0, "", fmt.Errorf("%d QEMUs run, want %d", len(pids), len(ids))
 	}
 	var own, mapped, cached float64
 	for _, pid := range pids {

@@ -1,18 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
 	"github.com/opendsec/dsec/client"
-	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
 )
 
 // statusReport is the shape of `dsec status --json`.
@@ -116,7 +120,7 @@ func (r statusReport) print(cmd *cobra.Command, d stateDir) error {
 		}
 	}
 	if n := r.Node; n != nil {
-		fmt.Fprintf(w, "edge %s: %d sandboxes, %d warm shells, %s of %s memory free, pool %s of %s used, %d CPUs, kernel %s\n", n.GetEdge(), n.GetLiveSandboxes(), n.GetWarmShells(),
+		fmt.Fprintf(w, "edge %s: %d sandboxes, %s ready, %s of %s memory free, pool %s of %s used, %d CPUs, kernel %s\n", n.GetEdge(), n.GetLiveSandboxes(), readyText(n.GetWarm()),
 			bytesText(n.GetMemoryAvailableBytes()), bytesText(n.GetMemoryBytes()), bytesText(n.GetPoolUsedBytes()), bytesText(n.GetPoolBytes()), n.GetCpus(), printable(n.GetKernel()))
 	}
 	if r.Node != nil {
@@ -141,4 +145,13 @@ func networkText(n *dsecv1.NodeNetwork, absent string) string {
 		text += ", without " + printable(strings.Join(n.GetLacks(), ", "))
 	}
 	return text
+}
+
+// readyText is what is ready for creations, by backend.
+func readyText(warm map[string]int32) string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(warm)) {
+		out = append(out, fmt.Sprintf("%d %s", warm[name], name))
+	}
+	return cmp.Or(strings.Join(out, ", "), "nothing")
 }

@@ -586,9 +586,10 @@ type GetNodeResponse struct {
 	MemoryAvailableBytes int64                  `protobuf:"varint,5,opt,name=memory_available_bytes,json=memoryAvailableBytes,proto3" json:"memory_available_bytes,omitempty"`
 	Cpus                 int32                  `protobuf:"varint,6,opt,name=cpus,proto3" json:"cpus,omitempty"`
 	LiveSandboxes        int32                  `protobuf:"varint,7,opt,name=live_sandboxes,json=liveSandboxes,proto3" json:"live_sandboxes,omitempty"`
-	WarmShells           int32                  `protobuf:"varint,8,opt,name=warm_shells,json=warmShells,proto3" json:"warm_shells,omitempty"`
-	PoolBytes            int64                  `protobuf:"varint,9,opt,name=pool_bytes,json=poolBytes,proto3" json:"pool_bytes,omitempty"`
-	PoolUsedBytes        int64                  `protobuf:"varint,10,opt,name=pool_used_bytes,json=poolUsedBytes,proto3" json:"pool_used_bytes,omitempty"`
+	// Shells and machines that are ready for creations, of all backends.
+	WarmShells    int32 `protobuf:"varint,8,opt,name=warm_shells,json=warmShells,proto3" json:"warm_shells,omitempty"`
+	PoolBytes     int64 `protobuf:"varint,9,opt,name=pool_bytes,json=poolBytes,proto3" json:"pool_bytes,omitempty"`
+	PoolUsedBytes int64 `protobuf:"varint,10,opt,name=pool_used_bytes,json=poolUsedBytes,proto3" json:"pool_used_bytes,omitempty"`
 	// Cost of each stage of creation since start, in microseconds: count, p50, p99.
 	Stages    []*StageCost           `protobuf:"bytes,11,rep,name=stages,proto3" json:"stages,omitempty"`
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
@@ -596,6 +597,8 @@ type GetNodeResponse struct {
 	Network *NodeNetwork `protobuf:"bytes,13,opt,name=network,proto3" json:"network,omitempty"`
 	// Why there is none, in words.
 	NetworkAbsent string `protobuf:"bytes,14,opt,name=network_absent,json=networkAbsent,proto3" json:"network_absent,omitempty"`
+	// What is ready for creations, by the name of the backend: container, microvm.
+	Warm          map[string]int32 `protobuf:"bytes,15,rep,name=warm,proto3" json:"warm,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -726,6 +729,13 @@ func (x *GetNodeResponse) GetNetworkAbsent() string {
 		return x.NetworkAbsent
 	}
 	return ""
+}
+
+func (x *GetNodeResponse) GetWarm() map[string]int32 {
+	if x != nil {
+		return x.Warm
+	}
+	return nil
 }
 
 type NodeNetwork struct {
@@ -1483,7 +1493,7 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12\x18\n" +
 	"\adomains\x18\x03 \x03(\tR\adomains\x12\x14\n" +
 	"\x05leaks\x18\x04 \x01(\tR\x05leaks\"\x10\n" +
-	"\x0eGetNodeRequest\"\x91\x04\n" +
+	"\x0eGetNodeRequest\"\x82\x05\n" +
 	"\x0fGetNodeResponse\x12\x12\n" +
 	"\x04edge\x18\x01 \x01(\tR\x04edge\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
@@ -1502,7 +1512,11 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"started_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12.\n" +
 	"\anetwork\x18\r \x01(\v2\x14.dsec.v1.NodeNetworkR\anetwork\x12%\n" +
-	"\x0enetwork_absent\x18\x0e \x01(\tR\rnetworkAbsent\"D\n" +
+	"\x0enetwork_absent\x18\x0e \x01(\tR\rnetworkAbsent\x126\n" +
+	"\x04warm\x18\x0f \x03(\v2\".dsec.v1.GetNodeResponse.WarmEntryR\x04warm\x1a7\n" +
+	"\tWarmEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"D\n" +
 	"\vNodeNetwork\x12\x1f\n" +
 	"\venforced_by\x18\x01 \x01(\tR\n" +
 	"enforcedBy\x12\x14\n" +
@@ -1581,7 +1595,7 @@ func file_dsec_v1_admin_proto_rawDescGZIP() []byte {
 	return file_dsec_v1_admin_proto_rawDescData
 }
 
-var file_dsec_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_dsec_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_dsec_v1_admin_proto_goTypes = []any{
 	(*Key)(nil),                    // 0: dsec.v1.Key
 	(*CreateKeyRequest)(nil),       // 1: dsec.v1.CreateKeyRequest
@@ -1607,66 +1621,68 @@ var file_dsec_v1_admin_proto_goTypes = []any{
 	(*ResolvedEnvironment)(nil),    // 21: dsec.v1.ResolvedEnvironment
 	(*CreateResolvedRequest)(nil),  // 22: dsec.v1.CreateResolvedRequest
 	(*CreateResolvedResponse)(nil), // 23: dsec.v1.CreateResolvedResponse
-	nil,                            // 24: dsec.v1.SetCeilingsRequest.ProjectsEntry
-	(*timestamppb.Timestamp)(nil),  // 25: google.protobuf.Timestamp
-	(*NetworkPolicy)(nil),          // 26: dsec.v1.NetworkPolicy
-	(*PackDiffRequest)(nil),        // 27: dsec.v1.PackDiffRequest
-	(*PackDiffResponse)(nil),       // 28: dsec.v1.PackDiffResponse
-	(*OnStart)(nil),                // 29: dsec.v1.OnStart
-	(*ImageConfig)(nil),            // 30: dsec.v1.ImageConfig
-	(*Limits)(nil),                 // 31: dsec.v1.Limits
-	(*CreateSandboxRequest)(nil),   // 32: dsec.v1.CreateSandboxRequest
-	(*NetworkLayer)(nil),           // 33: dsec.v1.NetworkLayer
-	(*CreateSandboxResponse)(nil),  // 34: dsec.v1.CreateSandboxResponse
+	nil,                            // 24: dsec.v1.GetNodeResponse.WarmEntry
+	nil,                            // 25: dsec.v1.SetCeilingsRequest.ProjectsEntry
+	(*timestamppb.Timestamp)(nil),  // 26: google.protobuf.Timestamp
+	(*NetworkPolicy)(nil),          // 27: dsec.v1.NetworkPolicy
+	(*PackDiffRequest)(nil),        // 28: dsec.v1.PackDiffRequest
+	(*PackDiffResponse)(nil),       // 29: dsec.v1.PackDiffResponse
+	(*OnStart)(nil),                // 30: dsec.v1.OnStart
+	(*ImageConfig)(nil),            // 31: dsec.v1.ImageConfig
+	(*Limits)(nil),                 // 32: dsec.v1.Limits
+	(*CreateSandboxRequest)(nil),   // 33: dsec.v1.CreateSandboxRequest
+	(*NetworkLayer)(nil),           // 34: dsec.v1.NetworkLayer
+	(*CreateSandboxResponse)(nil),  // 35: dsec.v1.CreateSandboxResponse
 }
 var file_dsec_v1_admin_proto_depIdxs = []int32{
-	25, // 0: dsec.v1.Key.created_at:type_name -> google.protobuf.Timestamp
-	25, // 1: dsec.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
+	26, // 0: dsec.v1.Key.created_at:type_name -> google.protobuf.Timestamp
+	26, // 1: dsec.v1.Key.revoked_at:type_name -> google.protobuf.Timestamp
 	0,  // 2: dsec.v1.CreateKeyResponse.key:type_name -> dsec.v1.Key
 	0,  // 3: dsec.v1.ListKeysResponse.keys:type_name -> dsec.v1.Key
 	0,  // 4: dsec.v1.RevokeKeyResponse.key:type_name -> dsec.v1.Key
 	9,  // 5: dsec.v1.ListServicesResponse.services:type_name -> dsec.v1.NetworkService
 	13, // 6: dsec.v1.GetNodeResponse.stages:type_name -> dsec.v1.StageCost
-	25, // 7: dsec.v1.GetNodeResponse.started_at:type_name -> google.protobuf.Timestamp
+	26, // 7: dsec.v1.GetNodeResponse.started_at:type_name -> google.protobuf.Timestamp
 	12, // 8: dsec.v1.GetNodeResponse.network:type_name -> dsec.v1.NodeNetwork
-	24, // 9: dsec.v1.SetCeilingsRequest.projects:type_name -> dsec.v1.SetCeilingsRequest.ProjectsEntry
-	26, // 10: dsec.v1.CheckNetworkRequest.policy:type_name -> dsec.v1.NetworkPolicy
-	27, // 11: dsec.v1.PackRequest.pack:type_name -> dsec.v1.PackDiffRequest
-	28, // 12: dsec.v1.PackResponse.step:type_name -> dsec.v1.PackDiffResponse
-	29, // 13: dsec.v1.ResolvedLayer.on_start:type_name -> dsec.v1.OnStart
-	20, // 14: dsec.v1.ResolvedEnvironment.layers:type_name -> dsec.v1.ResolvedLayer
-	30, // 15: dsec.v1.ResolvedEnvironment.config:type_name -> dsec.v1.ImageConfig
-	31, // 16: dsec.v1.ResolvedEnvironment.limits:type_name -> dsec.v1.Limits
-	32, // 17: dsec.v1.CreateResolvedRequest.create:type_name -> dsec.v1.CreateSandboxRequest
-	20, // 18: dsec.v1.CreateResolvedRequest.layers:type_name -> dsec.v1.ResolvedLayer
-	26, // 19: dsec.v1.CreateResolvedRequest.ceiling:type_name -> dsec.v1.NetworkPolicy
-	33, // 20: dsec.v1.CreateResolvedRequest.network_defaults:type_name -> dsec.v1.NetworkLayer
-	31, // 21: dsec.v1.CreateResolvedRequest.default_limits:type_name -> dsec.v1.Limits
-	34, // 22: dsec.v1.CreateResolvedResponse.response:type_name -> dsec.v1.CreateSandboxResponse
-	26, // 23: dsec.v1.SetCeilingsRequest.ProjectsEntry.value:type_name -> dsec.v1.NetworkPolicy
-	1,  // 24: dsec.v1.KeyService.CreateKey:input_type -> dsec.v1.CreateKeyRequest
-	3,  // 25: dsec.v1.KeyService.ListKeys:input_type -> dsec.v1.ListKeysRequest
-	5,  // 26: dsec.v1.KeyService.RevokeKey:input_type -> dsec.v1.RevokeKeyRequest
-	10, // 27: dsec.v1.NodeService.GetNode:input_type -> dsec.v1.GetNodeRequest
-	7,  // 28: dsec.v1.NodeService.ListServices:input_type -> dsec.v1.ListServicesRequest
-	22, // 29: dsec.v1.EdgeService.CreateResolved:input_type -> dsec.v1.CreateResolvedRequest
-	14, // 30: dsec.v1.EdgeService.SetCeilings:input_type -> dsec.v1.SetCeilingsRequest
-	16, // 31: dsec.v1.EdgeService.CheckNetwork:input_type -> dsec.v1.CheckNetworkRequest
-	18, // 32: dsec.v1.EdgeService.Pack:input_type -> dsec.v1.PackRequest
-	2,  // 33: dsec.v1.KeyService.CreateKey:output_type -> dsec.v1.CreateKeyResponse
-	4,  // 34: dsec.v1.KeyService.ListKeys:output_type -> dsec.v1.ListKeysResponse
-	6,  // 35: dsec.v1.KeyService.RevokeKey:output_type -> dsec.v1.RevokeKeyResponse
-	11, // 36: dsec.v1.NodeService.GetNode:output_type -> dsec.v1.GetNodeResponse
-	8,  // 37: dsec.v1.NodeService.ListServices:output_type -> dsec.v1.ListServicesResponse
-	23, // 38: dsec.v1.EdgeService.CreateResolved:output_type -> dsec.v1.CreateResolvedResponse
-	15, // 39: dsec.v1.EdgeService.SetCeilings:output_type -> dsec.v1.SetCeilingsResponse
-	17, // 40: dsec.v1.EdgeService.CheckNetwork:output_type -> dsec.v1.CheckNetworkResponse
-	19, // 41: dsec.v1.EdgeService.Pack:output_type -> dsec.v1.PackResponse
-	33, // [33:42] is the sub-list for method output_type
-	24, // [24:33] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	24, // 9: dsec.v1.GetNodeResponse.warm:type_name -> dsec.v1.GetNodeResponse.WarmEntry
+	25, // 10: dsec.v1.SetCeilingsRequest.projects:type_name -> dsec.v1.SetCeilingsRequest.ProjectsEntry
+	27, // 11: dsec.v1.CheckNetworkRequest.policy:type_name -> dsec.v1.NetworkPolicy
+	28, // 12: dsec.v1.PackRequest.pack:type_name -> dsec.v1.PackDiffRequest
+	29, // 13: dsec.v1.PackResponse.step:type_name -> dsec.v1.PackDiffResponse
+	30, // 14: dsec.v1.ResolvedLayer.on_start:type_name -> dsec.v1.OnStart
+	20, // 15: dsec.v1.ResolvedEnvironment.layers:type_name -> dsec.v1.ResolvedLayer
+	31, // 16: dsec.v1.ResolvedEnvironment.config:type_name -> dsec.v1.ImageConfig
+	32, // 17: dsec.v1.ResolvedEnvironment.limits:type_name -> dsec.v1.Limits
+	33, // 18: dsec.v1.CreateResolvedRequest.create:type_name -> dsec.v1.CreateSandboxRequest
+	20, // 19: dsec.v1.CreateResolvedRequest.layers:type_name -> dsec.v1.ResolvedLayer
+	27, // 20: dsec.v1.CreateResolvedRequest.ceiling:type_name -> dsec.v1.NetworkPolicy
+	34, // 21: dsec.v1.CreateResolvedRequest.network_defaults:type_name -> dsec.v1.NetworkLayer
+	32, // 22: dsec.v1.CreateResolvedRequest.default_limits:type_name -> dsec.v1.Limits
+	35, // 23: dsec.v1.CreateResolvedResponse.response:type_name -> dsec.v1.CreateSandboxResponse
+	27, // 24: dsec.v1.SetCeilingsRequest.ProjectsEntry.value:type_name -> dsec.v1.NetworkPolicy
+	1,  // 25: dsec.v1.KeyService.CreateKey:input_type -> dsec.v1.CreateKeyRequest
+	3,  // 26: dsec.v1.KeyService.ListKeys:input_type -> dsec.v1.ListKeysRequest
+	5,  // 27: dsec.v1.KeyService.RevokeKey:input_type -> dsec.v1.RevokeKeyRequest
+	10, // 28: dsec.v1.NodeService.GetNode:input_type -> dsec.v1.GetNodeRequest
+	7,  // 29: dsec.v1.NodeService.ListServices:input_type -> dsec.v1.ListServicesRequest
+	22, // 30: dsec.v1.EdgeService.CreateResolved:input_type -> dsec.v1.CreateResolvedRequest
+	14, // 31: dsec.v1.EdgeService.SetCeilings:input_type -> dsec.v1.SetCeilingsRequest
+	16, // 32: dsec.v1.EdgeService.CheckNetwork:input_type -> dsec.v1.CheckNetworkRequest
+	18, // 33: dsec.v1.EdgeService.Pack:input_type -> dsec.v1.PackRequest
+	2,  // 34: dsec.v1.KeyService.CreateKey:output_type -> dsec.v1.CreateKeyResponse
+	4,  // 35: dsec.v1.KeyService.ListKeys:output_type -> dsec.v1.ListKeysResponse
+	6,  // 36: dsec.v1.KeyService.RevokeKey:output_type -> dsec.v1.RevokeKeyResponse
+	11, // 37: dsec.v1.NodeService.GetNode:output_type -> dsec.v1.GetNodeResponse
+	8,  // 38: dsec.v1.NodeService.ListServices:output_type -> dsec.v1.ListServicesResponse
+	23, // 39: dsec.v1.EdgeService.CreateResolved:output_type -> dsec.v1.CreateResolvedResponse
+	15, // 40: dsec.v1.EdgeService.SetCeilings:output_type -> dsec.v1.SetCeilingsResponse
+	17, // 41: dsec.v1.EdgeService.CheckNetwork:output_type -> dsec.v1.CheckNetworkResponse
+	19, // 42: dsec.v1.EdgeService.Pack:output_type -> dsec.v1.PackResponse
+	34, // [34:43] is the sub-list for method output_type
+	25, // [25:34] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_dsec_v1_admin_proto_init() }
@@ -1683,7 +1699,7 @@ func file_dsec_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_dsec_v1_admin_proto_rawDesc), len(file_dsec_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

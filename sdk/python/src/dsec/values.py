@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -376,6 +377,8 @@ class NodeInfo:
     cpus: int
     live_sandboxes: int
     warm_shells: int
+    warm: Mapping[str, int]
+    """What is ready for creations, by the name of the backend."""
 
     @classmethod
     def from_json(cls, o: Json) -> Self:
@@ -388,4 +391,5 @@ class NodeInfo:
             cpus=codec.integer(o, "cpus"),
             live_sandboxes=codec.integer(o, "liveSandboxes"),
             warm_shells=codec.integer(o, "warmShells"),
+            warm={k: codec.integer(codec.message(o, "warm"), k) for k in codec.message(o, "warm")},
         )
