@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -89,7 +90,7 @@ func (b *bench) awaitReady(ctx context.Context, machines int) error {
 // first measures bursts of `at` creations up to the first command's result, n in all. Those that did not come up in the
 // way wanted are counted apart.
 func (b *bench) first(ctx context.Context, name, boot string, n, at int, argv []string, prepare func(context.Context) error) error {
-	var times []time.Duration
+	var times, created []time.Duration
 	others, failures := 0, 0
 	var failure error
 	for range (n + at - 1) / at {
@@ -114,6 +115,7 @@ func (b *bench) first(ctx context.Context, name, boot string, n, at int, argv []
 			wg.Go(func() {
 				start := time.Now()
 				id, err := b.create(ctx, dsecv1.Backend_BACKEND_MICROVM, task)
+				half := time.Since(start)
 				if err == nil {
 					err = b.command(ctx, id, argv)
 				}
@@ -130,7 +132,7 @@ func (b *bench) first(ctx context.Context, name, boot string, n, at int, argv []
 				case got != boot:
 					others++
 				default:
-					times = append(times, took)
+					times, created = append(times, took), append(created, half)
 				}
 			})
 		}
@@ -146,7 +148,22 @@ func (b *bench) first(ctx context.Context, name, boot string, n, at int, argv []
 	if failure != nil {
 		row.Note += " first failure: " + failure.Error()
 	}
-	b.rows = append(b.rows, row)
+	b.rows = append(b.rows, row, measure.FromDurations(name+"_created"+b.kernel.suffix, created, failures))
+	return nil
+}
+
+// stages are what the node says of machines that came up, in its whole life: the parts of a creation.
+func (b *bench) stages(ctx context.Context) error {
+	r, err := b.node.Client.Node.GetNode(ctx, &dsecv1.GetNodeRequest{})
+	if err != nil {
+		return err
+	}
+	for _, s := range r.GetStages() {
+		if name, ok := strings.CutPrefix(s.GetStage(), "microvm_"); ok {
+			b.rows = append(b.rows, measure.Row{Name: "microvm_stage_" + name + b.kernel.suffix, N: int(s.GetCount()), Unit: "ms",
+				P50: s.GetP50Usec() / 1000, P99: s.GetP99Usec() / 1000})
+		}
+	}
 	return nil
 }
 
@@ -171,6 +188,9 @@ func (b *bench) warm(ctx context.Context) error {
 		if err := b.first(ctx, "microvm_first_result"+p.suffix, "warm", b.o.n, 1, p.argv, full); err != nil {
 			return err
 		}
+	}
+	if err := b.stages(ctx); err != nil {
+		return err
 	}
 	if err := b.first(ctx, "microvm_first_result_c4", "warm", b.o.n, 4, programs[0].argv, full); err != nil {
 		return err
