@@ -22,7 +22,20 @@ func OpenPID(pid int) (*os.File, error) {
 
 // SignalPID sends a signal through a pidfd.
 func SignalPID(p *os.File, sig int) error {
-	return unix.PidfdSendSignal(int(p.Fd()), unix.Signal(sig), nil, 0)
+	return whileOpen(p, func(fd int) error { return unix.PidfdSendSignal(fd, unix.Signal(sig), nil, 0) })
+}
+
+// whileOpen gives f the number of a file that others may close meanwhile: it is no other file's as long as f runs. Error:
+// os.ErrClosed.
+func whileOpen(p *os.File, f func(fd int) error) error {
+	c, err := p.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if cerr := c.Control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil {
+		return cerr
+	}
+	return err
 }
 
 // StartTime is a process's start in clock ticks since boot: with the pid it names a process for ever (within
@@ -54,7 +67,7 @@ var ErrExitUnknown = errors.New("the process's exit status is not known")
 // opened while it ran. Error: ErrExitUnknown.
 func ExitStatus(p *os.File) (syscall.WaitStatus, error) {
 	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
-	if err := unix.IoctlPidfdInfo(int(p.Fd()), &info); err != nil {
+	if err := whileOpen(p, func(fd int) error { return unix.IoctlPidfdInfo(fd, &info) }); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrExitUnknown, err)
 	}
 	if info.Mask&unix.PIDFD_INFO_EXIT == 0 {
