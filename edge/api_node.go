@@ -38,6 +38,11 @@ func (a *nodeAPI) GetNode(ctx context.Context, _ *dsecv1.GetNodeRequest) (*dsecv
 	if b, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
 		resp.Kernel = strings.TrimSpace(string(b))
 	}
+	if f := a.e.cfg.SavedSpace; f != nil {
+		if resp.SavedSpaceBytes, resp.SavedSpaceUsedBytes, err = f(); err != nil {
+			a.e.log.Warn("size of what machines have saved", "err", err)
+		}
+	}
 	for _, b := range a.e.backends {
 		ready := int32(b.Warm())
 		resp.WarmShells += ready

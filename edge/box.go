@@ -62,6 +62,7 @@ type box struct {
 	secrets              map[string]string  // as given at creation; nil after a restart of the edge
 	saveAt               lifecycle.Now      // when to put a paused one away; 0 = no need
 	stopSave             context.CancelFunc // of its being put away, under way
+	saveTold             string             // why it could not be, as was told since it was paused
 	watched              bool               // its machine's end is told without the channel
 	ungrouped            bool               // groups of commands were not looked for after a restart
 	silentSince          lifecycle.Now      // since when the channel could not be opened in time; 0 = it is open, or was never tried

@@ -59,6 +59,11 @@ type Config struct {
 	// PauseKeepsMemory is how long a paused sandbox keeps its memory before it is put on disk, where its backend can; 30 s,
 	// negative: always.
 	PauseKeepsMemory time.Duration
+	// SaveRetry is how long one that could not be put away keeps it, at least; 1 min.
+	SaveRetry time.Duration
+
+	// SavedSpace is what machines may save on disk and what of it is used, bytes, for GetNode; nil: there are no machines.
+	SavedSpace func() (size, used int64, err error)
 
 	Retention time.Duration // how long ended sandboxes are kept; 1 h
 	RetainMax int           // ended sandboxes kept; 10,000
@@ -93,6 +98,7 @@ func (c *Config) defaults() error {
 	c.MaxSessions = cmp.Or(c.MaxSessions, 64)
 	c.MaxQueue = cmp.Or(c.MaxQueue, 64)
 	c.PauseKeepsMemory = cmp.Or(c.PauseKeepsMemory, 30*time.Second)
+	c.SaveRetry = cmp.Or(c.SaveRetry, time.Minute)
 	c.Retention = cmp.Or(c.Retention, time.Hour)
 	c.RetainMax = cmp.Or(c.RetainMax, 10_000)
 	c.AnswerLimit = cmp.Or(c.AnswerLimit, 2*time.Minute)

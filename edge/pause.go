@@ -98,7 +98,7 @@ func (b *box) resume(ctx context.Context) error {
 			return err
 		}
 		b.mu.Lock()
-		b.saveAt = 0
+		b.saveAt, b.saveTold = 0, ""
 		b.mu.Unlock()
 		b.holdTimeouts(ctx, false)
 		return b.changed(&record.Entry{Body: &record.Entry_Resumed{Resumed: &record.Resumed{}}}, lifecycle.Resumed{})

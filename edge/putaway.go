@@ -17,8 +17,6 @@ const (
 	// saveTimeout bounds the putting away, restoreTimeout the bringing back.
 	saveTimeout    = 10 * time.Minute
 	restoreTimeout = 2 * time.Minute
-	// saveRetry is how long a sandbox that could not be put away keeps its memory, at least.
-	saveRetry = time.Minute
 )
 
 // saver returns the ability of an instance to be put away; nil where it has none.
@@ -88,21 +86,35 @@ func (b *box) putAway() {
 		b.notSaved(ctx, err)
 		return
 	}
+	b.mu.Lock()
+	b.saveTold = ""
+	b.mu.Unlock()
 	b.e.stages.took("pause.save", start)
 	b.note("saved", "its memory is on disk, and takes none of the node's", map[string]string{
 		"bytes": strconv.FormatInt(bytes, 10), "usec": strconv.FormatInt(time.Since(start).Microseconds(), 10)})
 }
 
-// notSaved tells that a paused sandbox keeps its memory, and tries again later. ctx is that of the attempt, which is cut off by
-// whoever wants the sandbox; err may be of what was cut.
+// notSaved tells that a paused sandbox keeps its memory, once for each reason, and tries again later. ctx is that of the attempt, which
+// is cut off by whoever wants the sandbox; err may be of what was cut.
 func (b *box) notSaved(ctx context.Context, err error) {
 	b.mu.Lock()
 	paused := b.machine.State() == sandbox.StatePaused
 	if paused {
-		b.saveLater(saveRetry)
+		b.saveLater(b.e.cfg.SaveRetry)
 	}
 	b.mu.Unlock()
 	if !paused || errors.Is(ctx.Err(), context.Canceled) { // somebody wanted it
+		return
+	}
+	why := err.Error()
+	if errors.Is(err, sandbox.ErrExhausted) { // how much room there is, which it says, changes all the time
+		why = sandbox.ErrExhausted.Error()
+	}
+	b.mu.Lock()
+	told := b.saveTold == why
+	b.saveTold = why
+	b.mu.Unlock()
+	if told {
 		return
 	}
 	b.e.log.Warn("put a paused sandbox away", "sandbox", b.id, "err", err)

@@ -2,12 +2,15 @@ package edge_test
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/backend/fake"
+	"github.com/opendsec/dsec/edge"
 	"github.com/opendsec/dsec/sandbox"
 	"github.com/opendsec/dsec/sandbox/sandboxtest"
 )
@@ -80,6 +83,35 @@ func TestNotSaved(t *testing.T) {
 	b.AwaitSaved()
 	fails.Store("")
 	b.WantShell("echo up", "up\n")
+}
+
+// TestNoRoomToSave: that there is no room to put a sandbox away is told once, and it is put away when there is; so it is after the next pause.
+func TestNoRoomToSave(t *testing.T) {
+	var tried atomic.Int32
+	n := sandboxtest.Start(t, factoryOf(fake.Options{Hook: func(op string, _ sandbox.ID) error {
+		if op != "save" {
+			return nil
+		}
+		if k := tried.Add(1); k%4 != 0 {
+			return fmt.Errorf("%w: %d bytes are used", sandbox.ErrExhausted, k)
+		}
+		return nil
+	}}), func(c *edge.Config) { c.PauseKeepsMemory, c.SaveRetry = 1, time.Millisecond })
+	b := n.Create(t, nil)
+	for round := range 2 {
+		b.Pause()
+		b.AwaitSaved()
+		var told []string
+		for _, ev := range b.Events(0) {
+			if ev.Type == "save_failed" {
+				told = append(told, ev.Message)
+			}
+		}
+		if got, want := tried.Load(), int32(4*(round+1)); got != want || len(told) != round+1 || !strings.Contains(told[round], fmt.Sprintf("%d bytes are used", 4*round+1)) {
+			t.Errorf("tried %d times, want %d: %q", got, want, told)
+		}
+		b.WantShell("echo up", "up\n")
+	}
 }
 
 // TestEndsWhileSaved: the end of a machine is told that is put away, by an edge that never had a connection to it, too; and who

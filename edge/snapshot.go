@@ -121,6 +121,7 @@ func (b *box) fill(ctx context.Context, x *snapshot, inst sandbox.Instance, froz
 		FlushUsec: cost.Flush.Microseconds(), FrozenUsec: cost.Frozen.Microseconds(),
 		FreezeUsec: cost.Freeze.Microseconds(), TakeUsec: cost.Take.Microseconds(),
 	}
+	x.rec.Public.SizeBytes = cost.Bytes
 	if err = s.save(x); err != nil {
 		x.rec.Ready = false
 	}

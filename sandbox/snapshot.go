@@ -32,12 +32,13 @@ func ParseSnapshotID(s string) (SnapshotID, error) {
 	return "", fmt.Errorf("snapshot id %.40q: %w: want 'n' and %d lower-case letters and digits", s, ErrInvalid, idLen-1)
 }
 
-// SnapshotCost tells how long the parts of taking a snapshot took.
+// SnapshotCost tells how long the parts of taking a snapshot took, and what it takes.
 type SnapshotCost struct {
 	Flush  time.Duration // writing what was dirty, while the sandbox ran
 	Frozen time.Duration // in all; 0 when it was frozen already
 	Freeze time.Duration // until nothing ran any more
 	Take   time.Duration // the snapshot itself
+	Bytes  int64         // that it takes of the node's disk, where Capabilities.Memory
 }
 
 // Snapshotter is an optional ability of a Backend: keeping the disk of a running instance as it is at one moment, and

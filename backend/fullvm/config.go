@@ -2,8 +2,10 @@ package fullvm
 
 import (
 	"log/slog"
+	"path/filepath"
 	"time"
 
+	"github.com/opendsec/dsec/backend/saved"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
@@ -26,6 +28,16 @@ type Config struct {
 	Max   int // machines at once; 0 = 64
 	// BootTimeout bounds the time from QEMU's start until the firmware has found something to start; 0 = 60 s.
 	BootTimeout time.Duration
+	// Saved bounds what is saved of machines, in SavedPlaces; nil: the disk's end does.
+	Saved *saved.Space
+}
+
+// snapshotsDir is the name of the directory of snapshots in a state directory.
+const snapshotsDir = "fullvm-snapshots"
+
+// SavedPlaces are where in a state directory lies what is saved of machines.
+func SavedPlaces(stateDir string) []saved.Place {
+	return []saved.Place{{Root: filepath.Join(stateDir, snapshotsDir)}}
 }
 
 func (c *Config) defaults() {

@@ -1,6 +1,7 @@
 package fullvm
 
 import (
+	"github.com/opendsec/dsec/backend/saved"
 	"github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -13,3 +14,9 @@ func (d *Driver) SnapshotDir(id sandbox.SnapshotID) string { return d.snapshotDi
 
 // ForgetVerified makes the next use of a snapshot compare its files with their digests again.
 func (d *Driver) ForgetVerified(id sandbox.SnapshotID) { d.verified.Delete(id) }
+
+// UseSaved bounds what is saved.
+func (d *Driver) UseSaved(s *saved.Space) { d.cfg.Saved = s }
+
+// MostSaved is what a snapshot of an empty disk takes at most, for a sandbox's memory, bytes.
+func MostSaved(memory int64) int64 { return maxState(memory) }

@@ -180,7 +180,7 @@ func (d *Driver) goOn(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, im
 		return nil, err
 	}
 	for _, name := range r.files() {
-		if err := qemu.CopyFile(ctx, filepath.Join(d.dir(id), name), filepath.Join(d.snapshotDir(from), name)); err != nil {
+		if err := d.cfg.Saved.Copy(ctx, filepath.Join(d.dir(id), name), filepath.Join(d.snapshotDir(from), name)); err != nil {
 			return nil, err
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/backend/qemu"
+	"github.com/opendsec/dsec/backend/saved"
 	"github.com/opendsec/dsec/internal/failpoint"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -25,7 +26,7 @@ const (
 )
 
 // snapshotRoot is where snapshots are: a directory each, named by its id.
-func (d *Driver) snapshotRoot() string { return filepath.Join(d.cfg.StateDir, "fullvm-snapshots") }
+func (d *Driver) snapshotRoot() string { return filepath.Join(d.cfg.StateDir, snapshotsDir) }
 
 func (d *Driver) snapshotDir(id sandbox.SnapshotID) string {
 	return filepath.Join(d.snapshotRoot(), string(id))
@@ -41,6 +42,15 @@ func (d *Driver) Snapshot(ctx context.Context, inst sandbox.Instance, id sandbox
 	if i.limits.CPUs == 0 {
 		return cost, fmt.Errorf("snapshot of %s: %w: its machine was started by an earlier version", i.id, sandbox.ErrUnsupported)
 	}
+	disks, err := d.filesSize(i)
+	if err != nil {
+		return cost, err
+	}
+	room, err := d.cfg.Saved.Reserve(d.snapshotDir(id), maxState(i.limits.Memory)+disks)
+	if err != nil {
+		return cost, qemu.SnapshotError(i.id, err)
+	}
+	defer room.Close()
 	dir := d.snapshotDir(id) + newSuffix
 	if err := os.MkdirAll(d.snapshotRoot(), 0o700); err != nil {
 		return cost, err
@@ -60,13 +70,16 @@ func (d *Driver) Snapshot(ctx context.Context, inst sandbox.Instance, id sandbox
 		return cost, err
 	}
 	n.Agent = closed(i.AgentUp())
-	if n.State, err = d.take(ctx, i, dir, frozen, &cost); err != nil {
+	if n.State, err = d.take(ctx, i, dir, room, frozen, &cost); err != nil {
 		return cost, err
 	}
 	if err := n.digest(dir); err != nil {
 		return cost, err
 	}
 	if err := n.write(dir); err != nil {
+		return cost, err
+	}
+	if cost.Bytes, err = saved.Bytes(dir); err != nil {
 		return cost, err
 	}
 	if err := failpoint.Hit("fullvm/snapshot_taken"); err != nil {
@@ -79,8 +92,21 @@ func (d *Driver) Snapshot(ctx context.Context, inst sandbox.Instance, id sandbox
 	return cost, nil
 }
 
-// take writes a machine's files into dir, and lets it go on unless it stood still before. It returns the digest of its state.
-func (d *Driver) take(ctx context.Context, i *instance, dir string, frozen bool, cost *sandbox.SnapshotCost) (sum []byte, err error) {
+// filesSize is what copies of a machine's files take, bytes.
+func (d *Driver) filesSize(i *instance) (n int64, err error) {
+	for _, name := range i.limits.files() {
+		more, err := saved.Bytes(filepath.Join(d.dir(i.id), name))
+		if err != nil {
+			return 0, err
+		}
+		n += more
+	}
+	return n, nil
+}
+
+// take writes a machine's files into dir, for which there is room, and lets it go on unless it stood still before. It returns the
+// digest of its state.
+func (d *Driver) take(ctx context.Context, i *instance, dir string, room *saved.Reservation, frozen bool, cost *sandbox.SnapshotCost) (sum []byte, err error) {
 	if !frozen {
 		start := time.Now()
 		i.freeze(ctx)
@@ -101,6 +127,18 @@ func (d *Driver) take(ctx context.Context, i *instance, dir string, frozen bool,
 	start := time.Now()
 	// A saved machine has given its disks all that it holds of them.
 	if sum, err = i.saveState(ctx, filepath.Join(dir, stateName)); err != nil {
+		return nil, err
+	}
+	// How much there is to copy is certain only now.
+	state, err := saved.Bytes(filepath.Join(dir, stateName))
+	if err != nil {
+		return nil, err
+	}
+	disks, err := d.filesSize(i)
+	if err != nil {
+		return nil, err
+	}
+	if err := room.Resize(state + disks); err != nil {
 		return nil, err
 	}
 	for _, name := range i.limits.files() {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -159,9 +160,9 @@ func TestSnapshotFails(t *testing.T) {
 	if _, err := n.Snapshots.DeleteSnapshot(b.Ctx, &dsecv1.DeleteSnapshotRequest{SnapshotId: string(id)}); err != nil {
 		t.Fatal(err)
 	}
-	for _, pattern := range []string{"fullvm-snapshots/*", "run/fullvm/s*"} {
-		left, err := filepath.Glob(filepath.Join(n.State, pattern))
-		if err != nil || len(left) > 0 && filepath.Base(left[0]) != b.ID {
+	for pattern, want := range map[string][]string{"fullvm-snapshots/*": nil, "run/fullvm/s*": {filepath.Join(n.State, "driver/run/fullvm", b.ID)}} {
+		left, err := filepath.Glob(filepath.Join(n.State, "driver", pattern))
+		if err != nil || !slices.Equal(left, want) {
 			t.Errorf("left behind: %q, %v", left, err)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/opendsec/dsec/backend/saved"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
@@ -37,6 +38,24 @@ type Config struct {
 	LayersAs string
 	// Templates is where templates of shapes lie; "" = vm-templates in StateDir.
 	Templates string
+	// Saved bounds what is saved of machines, in SavedPlaces; nil: the disk's end does.
+	Saved *saved.Space
+}
+
+// Names in a state directory.
+const (
+	machinesDir  = "run/vm"
+	snapshotsDir = "vm-snapshots"
+	templatesDir = "vm-templates"
+)
+
+// SavedPlaces are where in a state directory lies what is saved of machines, and the memory that those map which go on.
+func SavedPlaces(stateDir string) []saved.Place {
+	return []saved.Place{
+		{Root: filepath.Join(stateDir, snapshotsDir)},
+		{Root: filepath.Join(stateDir, templatesDir)},
+		{Root: filepath.Join(stateDir, machinesDir), Names: []string{savedName, memoryName}},
+	}
 }
 
 func (c *Config) defaults() {
@@ -56,7 +75,7 @@ func (c *Config) defaults() {
 		c.LayersAs = LayersDisk
 	}
 	if c.Templates == "" {
-		c.Templates = filepath.Join(c.StateDir, "vm-templates")
+		c.Templates = filepath.Join(c.StateDir, templatesDir)
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()

@@ -66,7 +66,7 @@ const epochTick = 100 * time.Millisecond
 // New opens the driver on its state. It starts nothing, and asks for neither QEMU nor a kernel: the first Create does.
 func New(_ context.Context, cfg Config) (_ *Driver, err error) {
 	cfg.defaults()
-	d := &Driver{cfg: cfg, log: cfg.Log, root: filepath.Join(cfg.StateDir, "run", "vm"),
+	d := &Driver{cfg: cfg, log: cfg.Log, root: filepath.Join(cfg.StateDir, machinesDir),
 		instances: map[sandbox.ID]*instance{}, making: map[sandbox.ID]bool{}, places: linked.NewPlaces(link.MicroVMs), booting: make(chan struct{}, runtime.NumCPU())}
 	if err := os.MkdirAll(d.root, 0o700); err != nil {
 		return nil, err

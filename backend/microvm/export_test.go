@@ -1,6 +1,7 @@
 package microvm
 
 import (
+	"github.com/opendsec/dsec/backend/saved"
 	"github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -41,3 +42,9 @@ func (d *Driver) ForgetVerified(id sandbox.SnapshotID) { d.verified.Delete(id) }
 
 // UseLayersAs says how layers come to machines, before the first.
 func (d *Driver) UseLayersAs(how string) { d.cfg.LayersAs = how }
+
+// UseSaved bounds what is saved.
+func (d *Driver) UseSaved(s *saved.Space) { d.cfg.Saved = s }
+
+// MostSaved is what the memory of a sandbox takes at most when it is saved, bytes.
+func MostSaved(l sandbox.Limits) int64 { return shapeOf(l).memory + maxState }

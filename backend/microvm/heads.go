@@ -37,6 +37,11 @@ func (d *Driver) head(ctx context.Context, l *layer.Local, f *memoryFiles) (stri
 	if err := pruneHeads(dir); err != nil {
 		return "", err
 	}
+	room, err := d.cfg.Saved.Room(path, f.image+f.tail)
+	if err != nil {
+		return "", err
+	}
+	defer room.Close()
 	fresh := path + newSuffix
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return "", err

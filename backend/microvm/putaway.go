@@ -27,8 +27,12 @@ var _ sandbox.Saver = (*instance)(nil)
 // errFullDisk is of kind sandbox.ErrExhausted.
 var errFullDisk = fmt.Errorf("%w: the disk of the node's state is full: make room", sandbox.ErrExhausted)
 
-// savedName is the directory of a machine's memory and state in its own.
-const savedName = "saved"
+// In a machine's directory: the directory of its memory and state while it is put away, and a name of the file that its memory was
+// made from, so that it is known what that takes of the disk after its snapshot, template or saved memory is gone.
+const (
+	savedName  = "saved"
+	memoryName = "memory"
+)
 
 func (d *Driver) savedDir(id sandbox.ID) string { return filepath.Join(d.dir(id), savedName) }
 
@@ -80,6 +84,11 @@ func (i *instance) Save(ctx context.Context) (bytes int64, err error) {
 	if i.limits.CPUs == 0 || len(i.limits.Layers) == 0 {
 		return 0, fmt.Errorf("%w: it was started by an earlier version", sandbox.ErrUnsupported)
 	}
+	room, err := i.d.cfg.Saved.Reserve(i.d.savedDir(i.id), i.limits.RAM+maxState)
+	if err != nil {
+		return 0, err
+	}
+	defer room.Close()
 	ctx, stop := i.until(ctx)
 	defer stop()
 	status, err := i.awaitStatus(ctx, func(s string) bool { return s != "finish-migrate" }) // an attempt that was cut off
@@ -98,6 +107,7 @@ func (i *instance) Save(ctx context.Context) (bytes int64, err error) {
 	if bytes, err = i.writeSaved(ctx); err != nil {
 		return 0, errors.Join(err, i.d.removeSaved(i.id))
 	}
+	room.Close() // what is written counts from here on
 	r := i.limits
 	r.Saved = true
 	if err := i.d.save(&r); err != nil {
@@ -209,6 +219,8 @@ func (i *instance) endQEMU() error {
 			left.Close()
 		}
 	}
+	// What takes its place names what it maps again; one that does not end at once has its memory a little longer than that is known.
+	_ = os.Remove(filepath.Join(i.d.dir(i.id), memoryName))
 	if i.groups.WaitEmpty(emptyWait) == nil {
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/opendsec/dsec/backend/microvm/ext4"
 	"github.com/opendsec/dsec/backend/qemu"
+	"github.com/opendsec/dsec/backend/saved"
 	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/internal/failpoint"
 	"github.com/opendsec/dsec/layer/erofs"
@@ -21,7 +22,7 @@ import (
 var _ sandbox.Snapshotter = (*Driver)(nil)
 
 // snapshotRoot is where snapshots are: a directory each, named by its id.
-func (d *Driver) snapshotRoot() string { return filepath.Join(d.cfg.StateDir, "vm-snapshots") }
+func (d *Driver) snapshotRoot() string { return filepath.Join(d.cfg.StateDir, snapshotsDir) }
 
 func (d *Driver) snapshotDir(id sandbox.SnapshotID) string {
 	return filepath.Join(d.snapshotRoot(), string(id))
@@ -44,6 +45,15 @@ func (d *Driver) Snapshot(ctx context.Context, inst sandbox.Instance, id sandbox
 	if err != nil {
 		return cost, err
 	}
+	most, err := i.mostSaved()
+	if err != nil {
+		return cost, err
+	}
+	room, err := d.cfg.Saved.Reserve(d.snapshotDir(id), most)
+	if err != nil {
+		return cost, qemu.SnapshotError(i.id, err)
+	}
+	defer room.Close()
 	dir := d.snapshotDir(id) + newSuffix
 	if err := os.MkdirAll(d.snapshotRoot(), 0o700); err != nil {
 		return cost, err
@@ -58,13 +68,16 @@ func (d *Driver) Snapshot(ctx context.Context, inst sandbox.Instance, id sandbox
 	}()
 	ctx, stop := i.until(ctx)
 	defer stop()
-	if err := d.take(ctx, i, dir, frozen, &cost); err != nil {
+	if err := d.take(ctx, i, dir, room, frozen, &cost); err != nil {
 		return cost, err
 	}
 	if err := note.digest(dir); err != nil {
 		return cost, err
 	}
 	if err := note.write(dir); err != nil {
+		return cost, err
+	}
+	if cost.Bytes, err = saved.Bytes(dir); err != nil {
 		return cost, err
 	}
 	if err := failpoint.Hit("microvm/snapshot_taken"); err != nil {
@@ -77,8 +90,14 @@ func (d *Driver) Snapshot(ctx context.Context, inst sandbox.Instance, id sandbox
 	return cost, nil
 }
 
-// take writes a machine's files into dir, and lets it go on unless it stood still before.
-func (d *Driver) take(ctx context.Context, i *instance, dir string, frozen bool, cost *sandbox.SnapshotCost) (err error) {
+// mostSaved is what a snapshot of the machine as it is now takes at most, bytes.
+func (i *instance) mostSaved() (int64, error) {
+	disk, err := saved.Bytes(filepath.Join(i.d.dir(i.id), diskName))
+	return i.limits.RAM + maxState + disk, err
+}
+
+// take writes a machine's files into dir, for which there is room, and lets it go on unless it stood still before.
+func (d *Driver) take(ctx context.Context, i *instance, dir string, room *saved.Reservation, frozen bool, cost *sandbox.SnapshotCost) (err error) {
 	start := time.Now()
 	if frozen { // its commands are, and stay so
 		if err := i.run(ctx, "cont"); err != nil {
@@ -119,6 +138,13 @@ func (d *Driver) take(ctx context.Context, i *instance, dir string, frozen bool,
 		return err
 	}
 	start = time.Now()
+	most, err := i.mostSaved() // its disk may have grown, and does not any more
+	if err == nil {
+		err = room.Resize(most)
+	}
+	if err != nil {
+		return err
+	}
 	if err := qemu.CopyFile(ctx, filepath.Join(dir, diskName), filepath.Join(d.dir(i.id), diskName)); err != nil {
 		return err
 	}
@@ -242,6 +268,11 @@ func (d *Driver) OpenSnapshot(id sandbox.SnapshotID) (*os.File, error) {
 		return nil, err
 	}
 	defer disk.Close()
+	room, err := d.roomToUnpack(id)
+	if err != nil {
+		return nil, fmt.Errorf("disk of snapshot %s: %w", id, err)
+	}
+	defer room.Close()
 	fresh := path + newSuffix
 	if err = errors.Join(os.RemoveAll(fresh), os.Mkdir(fresh, 0o700)); err != nil {
 		return nil, err
@@ -257,6 +288,20 @@ func (d *Driver) OpenSnapshot(id sandbox.SnapshotID) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("disk of snapshot %s: %w", id, err), os.RemoveAll(fresh))
 	}
 	return os.Open(path)
+}
+
+// roomToUnpack reserves what a snapshot takes with the files of its disk besides: as much as the disk again.
+func (d *Driver) roomToUnpack(id sandbox.SnapshotID) (*saved.Reservation, error) {
+	dir := d.snapshotDir(id)
+	all, err := saved.Bytes(dir)
+	if err != nil {
+		return nil, err
+	}
+	disk, err := saved.Bytes(filepath.Join(dir, diskName))
+	if err != nil {
+		return nil, err
+	}
+	return d.cfg.Saved.Reserve(dir, all+disk)
 }
 
 // capabilityXattr holds what a program may do beyond its user.

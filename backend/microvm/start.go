@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/internal/failpoint"
 	"github.com/opendsec/dsec/internal/linux"
@@ -47,7 +46,7 @@ func (d *Driver) startMachine(ctx context.Context, id sandbox.ID, m *hardware) (
 		t := time.Now()
 		path := filepath.Join(d.dir(id), diskName)
 		if m.from != "" {
-			err = qemu.CopyFile(ctx, path, m.from)
+			err = d.cfg.Saved.Copy(ctx, path, m.from)
 		} else {
 			err = makeDisk(ctx, path, m.disk)
 		}
@@ -186,6 +185,9 @@ func (d *Driver) startQEMU(r *record, m *hardware) (*os.File, error) {
 			return nil, fmt.Errorf("layers of %s: %w", r.ID, err)
 		}
 	}
+	if err := d.nameMemory(r.ID, m); err != nil {
+		return nil, err
+	}
 	cmd := exec.Command(d.cfg.QEMU, jailed.args()...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = dir, said, said, files
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
@@ -217,6 +219,21 @@ func (d *Driver) startQEMU(r *record, m *hardware) (*os.File, error) {
 	}
 	go func() { _ = cmd.Wait() }() // who wants to know of its end holds the descriptor
 	return p, err
+}
+
+// nameMemory gives the file that a machine's memory is made from a name in the machine's directory, where both are on one disk.
+func (d *Driver) nameMemory(id sandbox.ID, m *hardware) error {
+	if !m.clone {
+		return nil
+	}
+	name := filepath.Join(d.dir(id), memoryName)
+	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Link(m.ram, name); err != nil && !errors.Is(err, syscall.EXDEV) {
+		return err
+	}
+	return nil
 }
 
 // awaitReady waits until the machine answers: what a claim says of the time of day must not wait in a port until it has

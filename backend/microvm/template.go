@@ -144,6 +144,11 @@ func (d *Driver) pruneTemplates() error {
 
 // makeTemplate boots a machine without an environment, saves it, and ends it. Its id owns it: the next Sweep finds it.
 func (d *Driver) makeTemplate(ctx context.Context, dir string, m *hardware, version string) (err error) {
+	room, err := d.cfg.Saved.Reserve(dir, m.memory+maxState)
+	if err != nil {
+		return err
+	}
+	defer room.Close()
 	tmp := dir + newSuffix
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return err

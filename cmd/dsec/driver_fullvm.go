@@ -41,7 +41,7 @@ func openFullVM(ctx context.Context, c driverConfig) (*fullvm.Driver, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.StateDir, cfg.Edge, cfg.Log, cfg.Network = string(c.state), c.edge, c.log, c.net.Network
+	cfg.StateDir, cfg.Edge, cfg.Log, cfg.Network, cfg.Saved = string(c.state), c.edge, c.log, c.net.Network, c.saved
 	if cfg.Layers, err = store.node(c.state, hold.NewClient(c.state.socket(holdRole)), c.log); err != nil {
 		return nil, err
 	}

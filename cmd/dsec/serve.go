@@ -154,6 +154,9 @@ func edgeOpts(pairs []string, driver string) (map[string]string, error) {
 	if _, _, err := fullvmConfig(opts); err != nil {
 		return nil, err
 	}
+	if _, err := savedLimit(opts); err != nil {
+		return nil, err
+	}
 	if check := driverChecks[sandbox.BackendName(driver)]; check != nil {
 		if err := check(opts); err != nil {
 			return nil, err

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/api/dsec/v1/dsecv1connect"
+	"github.com/opendsec/dsec/backend/saved"
 	"github.com/opendsec/dsec/edge"
 	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/opendsec/dsec/sandbox"
@@ -30,6 +31,7 @@ type driverConfig struct {
 	opts  map[string]string // of --opt
 	log   *slog.Logger
 	net   nodeNetwork // the driver closes it
+	saved *saved.Space
 }
 
 // driver makes a backend of this node.
@@ -100,14 +102,19 @@ func serveEdge(ctx context.Context, f *serveFlags, d stateDir, log *slog.Logger)
 	}
 	backends := map[sandbox.BackendName]sandbox.Backend{name: backend}
 	if name == sandbox.BackendContainer {
-		m, err := openMicroVM(ctx, driverConfig{edge: id, state: d, opts: opts, log: log, net: net})
+		space, err := openSaved(opts, d) // once the pool has its room
+		if err != nil {
+			return err
+		}
+		cfg.SavedSpace = space.Usage
+		m, err := openMicroVM(ctx, driverConfig{edge: id, state: d, opts: opts, log: log, net: net, saved: space})
 		if err != nil {
 			return err
 		}
 		if m != nil {
 			backends[m.Name()] = m
 		}
-		v, err := openFullVM(ctx, driverConfig{edge: id, state: d, opts: opts, log: log, net: net})
+		v, err := openFullVM(ctx, driverConfig{edge: id, state: d, opts: opts, log: log, net: net, saved: space})
 		if err != nil {
 			return err
 		}

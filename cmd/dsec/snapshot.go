@@ -81,14 +81,22 @@ func newSnapshotLs() *cobra.Command {
 			rows := make([][]string, len(r.GetSnapshots()))
 			for i, s := range r.GetSnapshots() {
 				rows[i] = []string{s.GetId(), s.GetSandboxId(), s.GetCreatedAt().AsTime().Local().Format(time.DateTime), fmt.Sprint(s.GetChildren()),
-					(time.Duration(s.GetCost().GetFrozenUsec()) * time.Microsecond).Round(100 * time.Microsecond).String(), labelText(s.GetLabels())}
+					(time.Duration(s.GetCost().GetFrozenUsec()) * time.Microsecond).Round(100 * time.Microsecond).String(), sizeText(s.GetSizeBytes()), labelText(s.GetLabels())}
 			}
-			return table(cmd.OutOrStdout(), "SNAPSHOT SANDBOX CREATED CHILDREN FROZEN LABELS", rows)
+			return table(cmd.OutOrStdout(), "SNAPSHOT SANDBOX CREATED CHILDREN FROZEN SIZE LABELS", rows)
 		},
 	}
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "only those with label `NAME=VALUE`")
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that forks and packs keep")
 	return cmd
+}
+
+// sizeText is what a snapshot takes, where it takes room of its own.
+func sizeText(n int64) string {
+	if n == 0 {
+		return "-"
+	}
+	return bytesText(n)
 }
 
 func newSnapshotRm() *cobra.Command {

@@ -123,6 +123,9 @@ func (r statusReport) print(cmd *cobra.Command, d stateDir) error {
 		fmt.Fprintf(w, "edge %s: %d sandboxes, %s ready, %s of %s memory free, pool %s of %s used, %d CPUs, kernel %s\n", n.GetEdge(), n.GetLiveSandboxes(), readyText(n.GetWarm()),
 			bytesText(n.GetMemoryAvailableBytes()), bytesText(n.GetMemoryBytes()), bytesText(n.GetPoolUsedBytes()), bytesText(n.GetPoolBytes()), n.GetCpus(), printable(n.GetKernel()))
 	}
+	if n := r.Node; n != nil && n.GetSavedSpaceBytes() > 0 {
+		fmt.Fprintf(w, "saved of machines: %s of %s used\n", bytesText(n.GetSavedSpaceUsedBytes()), bytesText(n.GetSavedSpaceBytes()))
+	}
 	if r.Node != nil {
 		fmt.Fprintln(w, networkText(r.Node.GetNetwork(), r.Node.GetNetworkAbsent()))
 	}

@@ -33,7 +33,8 @@ returns once the API answers.
 On a state directory whose node was killed, it takes over the sandboxes that still run.
 
 Options (--opt NAME=VALUE): min-free = memory that creations leave free (default: a sixteenth of the machine's, at most
-1g); of containers: pool = size of the writable layers' pool, when it is made (like 8g), warm = shells kept ready, max =
+1g), saved-space = what snapshots and paused sandboxes of microVMs and full VMs may take of the disk together (default: half of
+what is free there at start); of containers: pool = size of the writable layers' pool, when it is made (like 8g), warm = shells kept ready, max =
 sandboxes at once, parallel = shells being made at once, init = path of dsec-init; of their network (docs/network.md):
 network = auto (where the host has what it needs and no other node has it), on (or the node does not serve), off, ebpf or
 nftables (on, and by that), resolver = ADDRESS,... to ask for names, services = file of more services; of layers: store = folder or

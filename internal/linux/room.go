@@ -24,5 +24,14 @@ func ProbeRoom(dir *os.File, size int64) (quota, full bool, err error) {
 	return false, false, err
 }
 
+// FreeSpace is what users may still write on the file system that path lies on, bytes.
+func FreeSpace(path string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return 0, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	return int64(st.Bavail) * st.Bsize, nil
+}
+
 // NoRoom tells whether an error says that a disk or a quota is full.
 func NoRoom(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

@@ -598,9 +598,13 @@ type GetNodeResponse struct {
 	// Why there is none, in words.
 	NetworkAbsent string `protobuf:"bytes,14,opt,name=network_absent,json=networkAbsent,proto3" json:"network_absent,omitempty"`
 	// What is ready for creations, by the name of the backend: container, microvm.
-	Warm          map[string]int32 `protobuf:"bytes,15,rep,name=warm,proto3" json:"warm,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Warm map[string]int32 `protobuf:"bytes,15,rep,name=warm,proto3" json:"warm,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// What machines' snapshots, paused machines without a process, and templates may take of the node's disk together, and what they
+	// take or have reserved; 0 where there are no machines.
+	SavedSpaceBytes     int64 `protobuf:"varint,16,opt,name=saved_space_bytes,json=savedSpaceBytes,proto3" json:"saved_space_bytes,omitempty"`
+	SavedSpaceUsedBytes int64 `protobuf:"varint,17,opt,name=saved_space_used_bytes,json=savedSpaceUsedBytes,proto3" json:"saved_space_used_bytes,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *GetNodeResponse) Reset() {
@@ -736,6 +740,20 @@ func (x *GetNodeResponse) GetWarm() map[string]int32 {
 		return x.Warm
 	}
 	return nil
+}
+
+func (x *GetNodeResponse) GetSavedSpaceBytes() int64 {
+	if x != nil {
+		return x.SavedSpaceBytes
+	}
+	return 0
+}
+
+func (x *GetNodeResponse) GetSavedSpaceUsedBytes() int64 {
+	if x != nil {
+		return x.SavedSpaceUsedBytes
+	}
+	return 0
 }
 
 type NodeNetwork struct {
@@ -1493,7 +1511,7 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"\x05title\x18\x02 \x01(\tR\x05title\x12\x18\n" +
 	"\adomains\x18\x03 \x03(\tR\adomains\x12\x14\n" +
 	"\x05leaks\x18\x04 \x01(\tR\x05leaks\"\x10\n" +
-	"\x0eGetNodeRequest\"\x82\x05\n" +
+	"\x0eGetNodeRequest\"\xe3\x05\n" +
 	"\x0fGetNodeResponse\x12\x12\n" +
 	"\x04edge\x18\x01 \x01(\tR\x04edge\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x16\n" +
@@ -1513,7 +1531,9 @@ const file_dsec_v1_admin_proto_rawDesc = "" +
 	"started_at\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12.\n" +
 	"\anetwork\x18\r \x01(\v2\x14.dsec.v1.NodeNetworkR\anetwork\x12%\n" +
 	"\x0enetwork_absent\x18\x0e \x01(\tR\rnetworkAbsent\x126\n" +
-	"\x04warm\x18\x0f \x03(\v2\".dsec.v1.GetNodeResponse.WarmEntryR\x04warm\x1a7\n" +
+	"\x04warm\x18\x0f \x03(\v2\".dsec.v1.GetNodeResponse.WarmEntryR\x04warm\x12*\n" +
+	"\x11saved_space_bytes\x18\x10 \x01(\x03R\x0fsavedSpaceBytes\x123\n" +
+	"\x16saved_space_used_bytes\x18\x11 \x01(\x03R\x13savedSpaceUsedBytes\x1a7\n" +
 	"\tWarmEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x05R\x05value:\x028\x01\"D\n" +

@@ -36,8 +36,10 @@ type Snapshot struct {
 	// Sandboxes that live and are made of it, directly or not.
 	Children int32 `protobuf:"varint,7,opt,name=children,proto3" json:"children,omitempty"`
 	// False: it was made for a fork, and goes with the last child.
-	Kept          bool          `protobuf:"varint,8,opt,name=kept,proto3" json:"kept,omitempty"`
-	Cost          *SnapshotCost `protobuf:"bytes,9,opt,name=cost,proto3" json:"cost,omitempty"`
+	Kept bool          `protobuf:"varint,8,opt,name=kept,proto3" json:"kept,omitempty"`
+	Cost *SnapshotCost `protobuf:"bytes,9,opt,name=cost,proto3" json:"cost,omitempty"`
+	// What it took of the node's disk when it was taken; 0 = of a container: what has changed since, in the pool.
+	SizeBytes     int64 `protobuf:"varint,10,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -133,6 +135,13 @@ func (x *Snapshot) GetCost() *SnapshotCost {
 		return x.Cost
 	}
 	return nil
+}
+
+func (x *Snapshot) GetSizeBytes() int64 {
+	if x != nil {
+		return x.SizeBytes
+	}
+	return 0
 }
 
 // SnapshotCost tells what taking a snapshot took, in microseconds.
@@ -1169,7 +1178,7 @@ var File_dsec_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_dsec_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x16dsec/v1/snapshot.proto\x12\adsec.v1\x1a\x13dsec/v1/layer.proto\x1a\x15dsec/v1/sandbox.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf3\x02\n" +
+	"\x16dsec/v1/snapshot.proto\x12\adsec.v1\x1a\x13dsec/v1/layer.proto\x1a\x15dsec/v1/sandbox.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x92\x03\n" +
 	"\bSnapshot\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1d\n" +
 	"\n" +
@@ -1181,7 +1190,10 @@ const file_dsec_v1_snapshot_proto_rawDesc = "" +
 	"\aparents\x18\x06 \x03(\tR\aparents\x12\x1a\n" +
 	"\bchildren\x18\a \x01(\x05R\bchildren\x12\x12\n" +
 	"\x04kept\x18\b \x01(\bR\x04kept\x12)\n" +
-	"\x04cost\x18\t \x01(\v2\x15.dsec.v1.SnapshotCostR\x04cost\x1a9\n" +
+	"\x04cost\x18\t \x01(\v2\x15.dsec.v1.SnapshotCostR\x04cost\x12\x1d\n" +
+	"\n" +
+	"size_bytes\x18\n" +
+	" \x01(\x03R\tsizeBytes\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8c\x01\n" +

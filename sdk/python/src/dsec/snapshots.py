@@ -50,6 +50,8 @@ class Snapshot:
     children: int
     """Sandboxes that live and are made of it."""
     cost: SnapshotCost
+    size_bytes: int = 0
+    """What it took of the node's disk when it was taken; 0 for a container's, which shares the sandbox's."""
 
     @classmethod
     def from_json(cls, o: Json) -> Self:
@@ -62,6 +64,7 @@ class Snapshot:
             parents=codec.texts(o, "parents"),
             children=codec.integer(o, "children"),
             cost=SnapshotCost.from_json(codec.message(o, "cost")),
+            size_bytes=codec.integer(o, "sizeBytes"),
         )
 
 
