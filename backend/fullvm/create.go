@@ -9,13 +9,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/internal/failpoint"
-	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/layer/disk"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -168,7 +167,7 @@ func (d *Driver) start(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, i
 
 // note makes a machine's directory, with a record of what is going to be.
 func (d *Driver) note(id sandbox.ID, spec *sandbox.Spec, img *image, m *hardware, size int64) (*record, error) {
-	r := &record{ID: id, Boot: d.boot, Disk: size, Memory: spec.Limits.MemoryBytes, Pids: spec.Limits.Pids, Image: img.digest, Firmware: m.firmware,
+	r := &record{ID: id, Process: qemu.Process{Boot: d.boot}, Disk: size, Memory: spec.Limits.MemoryBytes, Pids: spec.Limits.Pids, Image: img.digest, Firmware: m.firmware,
 		CPUs: m.cpus, Seed: m.seed, Hostname: cmp.Or(spec.Hostname, string(id)), User: spec.User, Workdir: spec.Workdir, NoNewPrivileges: spec.NoNewPrivileges}
 	if err := os.Mkdir(d.dir(id), 0o700); err != nil {
 		return nil, err
@@ -234,28 +233,7 @@ func (d *Driver) startQEMU(r *record, m *hardware, img *image, tap *os.File) (*o
 	}
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(birth.Fd())}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start QEMU: %w", err)
-	}
-	// While it is not waited for, its number is no other's.
-	p, err := linux.OpenPID(cmd.Process.Pid)
-	if err == nil {
-		err = groups.Join(cmd.Process.Pid)
-	}
-	if err == nil {
-		r.PID = cmd.Process.Pid
-		if r.Start, err = linux.StartTime(r.PID); err == nil {
-			err = d.save(r)
-		}
-	}
-	if err == nil {
-		// Wherever machines can be killed first instead of the node's own processes, they are.
-		_ = linux.WritePlain("/proc/"+strconv.Itoa(r.PID)+"/oom_score_adj", "500")
-	} else {
-		_ = cmd.Process.Kill()
-	}
-	go func() { _ = cmd.Wait() }() // who wants to know of its end holds the descriptor
-	return p, err
+	return r.Run(cmd, groups.Join, func() error { return d.save(r) })
 }
 
 // What SeaBIOS says on its debug port.

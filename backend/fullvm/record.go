@@ -1,13 +1,10 @@
 package fullvm
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
-	"github.com/opendsec/dsec/internal/linux"
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/layer/disk"
 	"github.com/opendsec/dsec/sandbox"
@@ -16,10 +13,8 @@ import (
 // record is what a later process must know of a machine; written before anything is made (without a process), and again
 // when QEMU runs.
 type record struct {
-	ID    sandbox.ID `json:"id"`
-	Boot  string     `json:"boot"` // of the node
-	PID   int        `json:"pid,omitempty"`
-	Start uint64     `json:"start,omitempty"` // clock ticks since boot: with the pid, names the process
+	ID sandbox.ID `json:"id"`
+	qemu.Process
 	// Limits of the sandbox, bytes.
 	Disk   int64 `json:"disk"`
 	Memory int64 `json:"memory"`
@@ -44,29 +39,16 @@ type record struct {
 	Blank string `json:"blank,omitempty"`
 }
 
-const recordName = "record.json"
-
-// save replaces the record. No fsync: it describes a process, which a crash of the node ends too.
-func (d *Driver) save(r *record) error {
-	b, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	path := filepath.Join(d.dir(r.ID), recordName)
-	if err := os.WriteFile(path+".new", b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
-}
+// save replaces the record.
+func (d *Driver) save(r *record) error { return qemu.WriteRecord(d.dir(r.ID), r) }
 
 // load reads a record. Error: sandbox.ErrNotFound.
 func (d *Driver) load(id sandbox.ID) (*record, error) {
-	b, err := os.ReadFile(filepath.Join(d.dir(id), recordName))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
 	r := &record{}
-	if err != nil || json.Unmarshal(b, r) != nil || r.ID != id {
+	if err := qemu.ReadRecord(d.dir(id), r); err != nil {
+		return nil, fmt.Errorf("machine %s: %w", id, err)
+	}
+	if r.ID != id {
 		return nil, fmt.Errorf("machine %s: %w", id, sandbox.ErrNotFound)
 	}
 	return r, nil
@@ -74,21 +56,9 @@ func (d *Driver) load(id sandbox.ID) (*record, error) {
 
 // process opens the recorded process. Error: sandbox.ErrNotFound when it is gone or the number is another's.
 func (r *record) process() (*os.File, error) {
-	boot, err := linux.BootID()
+	p, err := r.Open()
 	if err != nil {
-		return nil, err
-	}
-	gone := fmt.Errorf("QEMU of machine %s: %w", r.ID, sandbox.ErrNotFound)
-	if r.PID == 0 || r.Boot != boot {
-		return nil, gone
-	}
-	p, err := linux.OpenPID(r.PID)
-	if err != nil {
-		return nil, gone
-	}
-	if start, err := linux.StartTime(r.PID); err != nil || start != r.Start {
-		p.Close()
-		return nil, gone
+		return nil, fmt.Errorf("machine %s: %w", r.ID, err)
 	}
 	return p, nil
 }

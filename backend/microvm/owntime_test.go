@@ -6,11 +6,13 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/opendsec/dsec/backend/qemu"
 )
 
 // TestOwnTime: what has nothing to do is at its end when its time is over; what ends sooner says why.
 func TestOwnTime(t *testing.T) {
-	i := &instance{d: &Driver{cfg: Config{BootTimeout: time.Millisecond}}, limits: record{PID: os.Getpid()}}
+	i := &instance{d: &Driver{cfg: Config{BootTimeout: time.Millisecond}}, limits: record{Process: qemu.Process{PID: os.Getpid()}}}
 	ctx, cancel := i.within(t.Context())
 	defer cancel()
 	child, stop := context.WithCancel(ctx)

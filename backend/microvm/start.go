@@ -7,13 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/internal/failpoint"
-	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -32,7 +31,7 @@ func (d *Driver) startMachine(ctx context.Context, id sandbox.ID, m *hardware) (
 		delete(d.making, id)
 		d.mu.Unlock()
 	}()
-	r := &record{ID: id, Boot: d.boot, Kernel: m.boot.version, CPUs: m.cpus, RAM: m.memory, Slots: m.slots, Mapped: mappedFlags(m.layers)}
+	r := &record{ID: id, Process: qemu.Process{Boot: d.boot}, Kernel: m.boot.version, CPUs: m.cpus, RAM: m.memory, Slots: m.slots, Mapped: mappedFlags(m.layers)}
 	if err := os.Mkdir(d.dir(id), 0o700); err != nil {
 		return nil, err
 	}
@@ -194,31 +193,13 @@ func (d *Driver) startQEMU(r *record, m *hardware) (*os.File, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(birth.Fd()),
 		// It sees no other process, reaches no network but by the tap that it is handed, and shares no memory by name.
 		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start QEMU: %w", err)
-	}
-	if err := unwait(said); err != nil {
-		d.log.Warn("what QEMU says may stop it", "id", r.ID, "err", err)
-	}
-	// While it is not waited for, its number is no other's.
-	p, err := linux.OpenPID(cmd.Process.Pid)
-	if err == nil {
-		err = groups.Join(cmd.Process.Pid)
-	}
-	if err == nil {
-		r.PID = cmd.Process.Pid
-		if r.Start, err = linux.StartTime(r.PID); err == nil {
-			err = d.save(r)
+	join := func(pid int) error {
+		if err := unwait(said); err != nil {
+			d.log.Warn("what QEMU says may stop it", "id", r.ID, "err", err)
 		}
+		return groups.Join(pid)
 	}
-	if err == nil {
-		// Wherever machines can be killed first instead of the node's own processes, they are.
-		_ = linux.WritePlain("/proc/"+strconv.Itoa(r.PID)+"/oom_score_adj", "500")
-	} else {
-		_ = cmd.Process.Kill()
-	}
-	go func() { _ = cmd.Wait() }() // who wants to know of its end holds the descriptor
-	return p, err
+	return r.Run(cmd, join, func() error { return d.save(r) })
 }
 
 // nameMemory gives the file that a machine's memory is made from a name in the machine's directory, where both are on one disk.
