@@ -3,15 +3,10 @@ package fullvm
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 
 	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/internal/failpoint"
@@ -25,19 +20,16 @@ const snapshotVersion = 1
 
 // snapshotNote says what a snapshot's files are and what they must be restored on.
 type snapshotNote struct {
-	Version   int           `json:"version"`
-	QEMU      string        `json:"qemu"`
-	Processor []byte        `json:"processor"` // SHA-256 of what tells processors apart
-	KVM       bool          `json:"kvm"`
-	CPUs      int           `json:"cpus"`
-	Memory    int64         `json:"memory"` // of the sandbox, bytes
-	Disk      int64         `json:"disk"`   // bytes
-	Image     layer.Digest  `json:"image"`  // what its disk lies on
-	Firmware  disk.Firmware `json:"firmware"`
-	Seed      bool          `json:"seed"`
-	Net       bool          `json:"net"` // it has an interface
-	MAC       string        `json:"mac,omitempty"`
-	Agent     bool          `json:"agent"` // there was one
+	qemu.Made
+	CPUs     int           `json:"cpus"`
+	Memory   int64         `json:"memory"` // of the sandbox, bytes
+	Disk     int64         `json:"disk"`   // bytes
+	Image    layer.Digest  `json:"image"`  // what its disk lies on
+	Firmware disk.Firmware `json:"firmware"`
+	Seed     bool          `json:"seed"`
+	Net      bool          `json:"net"` // it has an interface
+	MAC      string        `json:"mac,omitempty"`
+	Agent    bool          `json:"agent"` // there was one
 	// SHA-256 of its files.
 	State []byte            `json:"state_digest"`
 	Files map[string][]byte `json:"file_digests"`
@@ -57,13 +49,11 @@ func (r *record) files() []string {
 
 // newNote describes a machine's snapshot, without digests.
 func (d *Driver) newNote(ctx context.Context, r *record) (*snapshotNote, error) {
-	version, err := exec.CommandContext(ctx, d.cfg.QEMU, "--version").Output()
+	version, err := qemu.Version(ctx, d.cfg.QEMU)
 	if err != nil {
-		return nil, fmt.Errorf("ask QEMU for its version: %w", err)
+		return nil, err
 	}
-	first, _, _ := strings.Cut(string(version), "\n")
-	cpu := sha256.Sum256([]byte(qemu.Processor()))
-	n := &snapshotNote{Version: snapshotVersion, QEMU: first, Processor: cpu[:], KVM: d.kvm, CPUs: r.CPUs, Memory: r.Memory, Disk: r.Disk,
+	n := &snapshotNote{Made: qemu.MadeHere(snapshotVersion, version, d.kvm), CPUs: r.CPUs, Memory: r.Memory, Disk: r.Disk,
 		Image: r.Image, Firmware: r.Firmware, Seed: r.Seed, Net: r.MAC != "", MAC: r.MAC}
 	return n, nil
 }
@@ -72,30 +62,15 @@ func (d *Driver) newNote(ctx context.Context, r *record) (*snapshotNote, error) 
 func (n *snapshotNote) digest(dir string) (err error) {
 	n.Files = map[string][]byte{}
 	for _, name := range (&record{Firmware: n.Firmware, Seed: n.Seed}).files() {
-		if n.Files[name], err = fileDigest(filepath.Join(dir, name)); err != nil {
+		if n.Files[name], err = qemu.FileDigest(filepath.Join(dir, name)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func fileDigest(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	h := sha256.New()
-	_, err = io.Copy(h, f)
-	return h.Sum(nil), err
-}
-
 func (n *snapshotNote) write(dir string) error {
-	b, err := json.Marshal(n)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, noteName), b, 0o400)
+	return qemu.WriteNote(filepath.Join(dir, noteName), n)
 }
 
 // openSaved reads the note of a snapshot that fits this node and is whole. Errors: ErrNotFound, ErrFailedPrecondition when it
@@ -105,30 +80,16 @@ func (d *Driver) openSaved(ctx context.Context, id sandbox.SnapshotID) (*snapsho
 	refuse := func(format string, args ...any) (*snapshotNote, error) {
 		return nil, fmt.Errorf("snapshot %s: %w: %s", id, sandbox.ErrFailedPrecondition, fmt.Sprintf(format, args...))
 	}
-	b, err := os.ReadFile(filepath.Join(dir, noteName))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("snapshot %s: %w", id, sandbox.ErrNotFound)
-	}
-	if err != nil {
-		return nil, err
-	}
 	n := &snapshotNote{}
-	if err := json.Unmarshal(b, n); err != nil {
-		return refuse("it is damaged: its note: %v", err)
+	if err := qemu.ReadNote(filepath.Join(dir, noteName), n); err != nil {
+		return nil, fmt.Errorf("snapshot %s: %w", id, err)
 	}
 	here, err := d.newNote(ctx, &record{})
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case n.Version != here.Version:
-		return refuse("it is of version %d, and this node reads %d", n.Version, here.Version)
-	case n.QEMU != here.QEMU:
-		return refuse("it was taken by %q, and this node has %q: a machine goes on under the QEMU that it was saved by only", n.QEMU, here.QEMU)
-	case n.KVM != here.KVM:
-		return refuse("it was taken with kvm=%v, and this node has kvm=%v", n.KVM, here.KVM)
-	case !bytes.Equal(n.Processor, here.Processor):
-		return refuse("it was taken on another model of processor: a machine goes on on the one that it was saved on only")
+	if err := n.Fits(here.Made); err != nil {
+		return nil, fmt.Errorf("snapshot %s: %w", id, err)
 	}
 	if _, ok := d.verified.Load(id); ok {
 		return n, nil
@@ -142,7 +103,7 @@ func (d *Driver) openSaved(ctx context.Context, id sandbox.SnapshotID) (*snapsho
 			return refuse("it is damaged: its %s is another", name)
 		}
 	}
-	if state, err := fileDigest(filepath.Join(dir, stateName)); err != nil || !bytes.Equal(state, n.State) || len(n.Files) != len(have.Files) {
+	if state, err := qemu.FileDigest(filepath.Join(dir, stateName)); err != nil || !bytes.Equal(state, n.State) || len(n.Files) != len(have.Files) {
 		return refuse("it is damaged: its state is another")
 	}
 	d.verified.Store(id, true)

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/internal/failpoint"
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/sandbox"
@@ -154,7 +155,7 @@ func (i *instance) writeSaved(ctx context.Context) (int64, error) {
 	if note.RAM, err = digestRAM(ram, note.Memory); err != nil {
 		return 0, err
 	}
-	if _, note.State, err = fileDigest(filepath.Join(fresh, stateName)); err != nil {
+	if note.State, err = qemu.FileDigest(filepath.Join(fresh, stateName)); err != nil {
 		return 0, err
 	}
 	if err := note.write(fresh); err != nil {

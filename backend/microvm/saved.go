@@ -1,11 +1,7 @@
 package microvm
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,15 +20,12 @@ const snapshotVersion = 2
 
 // snapshotNote says what a snapshot's files are and what they must be restored on; written last.
 type snapshotNote struct {
-	Version   int    `json:"version"`
-	QEMU      string `json:"qemu"`
-	Processor []byte `json:"processor"` // SHA-256 of what tells processors apart
-	KVM       bool   `json:"kvm"`
-	CPUs      int    `json:"cpus"`
-	Memory    int64  `json:"memory"` // of the machine, bytes
-	Slots     int    `json:"slots"`  // 0: it was booted with its layers
-	Disk      int64  `json:"disk"`   // bytes
-	Mapped    []bool `json:"mapped,omitempty"`
+	qemu.Made
+	CPUs   int    `json:"cpus"`
+	Memory int64  `json:"memory"` // of the machine, bytes
+	Slots  int    `json:"slots"`  // 0: it was booted with its layers
+	Disk   int64  `json:"disk"`   // bytes
+	Mapped []bool `json:"mapped,omitempty"`
 	// SHA-256: of the files of memory and disk as digestRAM has it.
 	RAM        []byte `json:"ram_digest"`
 	State      []byte `json:"state_digest"`
@@ -45,8 +38,7 @@ func (d *Driver) newNote(ctx context.Context, r *record) (*snapshotNote, error) 
 	if err != nil {
 		return nil, err
 	}
-	cpu := sha256.Sum256([]byte(qemu.Processor()))
-	return &snapshotNote{Version: snapshotVersion, QEMU: version, Processor: cpu[:], KVM: d.kvm, CPUs: r.CPUs, Memory: r.RAM, Slots: r.Slots, Disk: r.Disk, Mapped: r.Mapped}, nil
+	return &snapshotNote{Made: qemu.MadeHere(snapshotVersion, version, d.kvm), CPUs: r.CPUs, Memory: r.RAM, Slots: r.Slots, Disk: r.Disk, Mapped: r.Mapped}, nil
 }
 
 // digest notes what the files in dir are.
@@ -57,16 +49,12 @@ func (n *snapshotNote) digest(dir string) (err error) {
 	if n.DiskDigest, err = digestRAM(filepath.Join(dir, diskName), n.Disk&^4095); err != nil {
 		return err
 	}
-	_, n.State, err = fileDigest(filepath.Join(dir, stateName))
+	n.State, err = qemu.FileDigest(filepath.Join(dir, stateName))
 	return err
 }
 
 func (n *snapshotNote) write(dir string) error {
-	b, err := json.Marshal(n)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, noteName), b, 0o400)
+	return qemu.WriteNote(filepath.Join(dir, noteName), n)
 }
 
 // openSaved reads a snapshot that fits this node, whole. Errors: ErrNotFound, ErrFailedPrecondition when it is damaged or
@@ -96,38 +84,20 @@ func (d *Driver) openSaved(ctx context.Context, id sandbox.SnapshotID) (*snapsho
 
 // readNote reads what a directory's files are, and whether they fit this node. Errors: as openSaved.
 func (d *Driver) readNote(ctx context.Context, dir string) (*snapshotNote, *template, error) {
-	refuse := func(format string, args ...any) (*snapshotNote, *template, error) {
-		return nil, nil, fmt.Errorf("%w: %s", sandbox.ErrFailedPrecondition, fmt.Sprintf(format, args...))
-	}
-	b, err := os.ReadFile(filepath.Join(dir, noteName))
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil, sandbox.ErrNotFound
-	}
-	if err != nil {
-		return nil, nil, err
-	}
 	n := &snapshotNote{}
-	if err := json.Unmarshal(b, n); err != nil {
-		return refuse("it is damaged: its note: %v", err)
+	if err := qemu.ReadNote(filepath.Join(dir, noteName), n); err != nil {
+		return nil, nil, err
 	}
 	here, err := d.newNote(ctx, &record{})
 	if err != nil {
 		return nil, nil, err
 	}
-	switch {
-	case n.Version != here.Version:
-		return refuse("it is of version %d, and this node reads %d", n.Version, here.Version)
-	case n.QEMU != here.QEMU:
-		return refuse("it was taken by %q, and this node has %q: a machine goes on under the QEMU that it was saved by only", n.QEMU, here.QEMU)
-	case n.KVM != here.KVM:
-		return refuse("it was taken with kvm=%v, and this node has kvm=%v", n.KVM, here.KVM)
-	case !bytes.Equal(n.Processor, here.Processor):
-		return refuse("it was taken on another model of processor: a machine goes on on the one that it was saved on only")
+	if err := n.Fits(here.Made); err != nil {
+		return nil, nil, err
 	}
 	t := &template{dir: dir}
-	var state []byte
-	if t.state, state, err = fileDigest(filepath.Join(dir, stateName)); err != nil || !bytes.Equal(state, n.State) {
-		return refuse("it is damaged: its state is another")
+	if t.state, err = os.ReadFile(filepath.Join(dir, stateName)); err != nil || !digested(t.state, n.State) {
+		return nil, nil, fmt.Errorf("%w: it is damaged: its state is another", sandbox.ErrFailedPrecondition)
 	}
 	return n, t, nil
 }

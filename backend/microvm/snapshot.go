@@ -2,7 +2,6 @@ package microvm
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -306,13 +305,3 @@ func (d *Driver) roomToUnpack(id sandbox.SnapshotID) (*saved.Reservation, error)
 
 // capabilityXattr holds what a program may do beyond its user.
 const capabilityXattr = "security.capability"
-
-// fileDigest is the SHA-256 of a small file.
-func fileDigest(path string) ([]byte, []byte, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, nil, err
-	}
-	sum := sha256.Sum256(b)
-	return b, sum[:], nil
-}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -55,12 +54,9 @@ func (d *Driver) qemuVersion(ctx context.Context) (string, error) {
 	if d.version != "" {
 		return d.version, nil
 	}
-	out, err := exec.CommandContext(ctx, d.cfg.QEMU, "--version").Output()
-	if err != nil {
-		return "", fmt.Errorf("ask QEMU for its version: %w", err)
-	}
-	d.version, _, _ = strings.Cut(string(out), "\n")
-	return d.version, nil
+	v, err := qemu.Version(ctx, d.cfg.QEMU)
+	d.version = v
+	return v, err
 }
 
 // key names a template by all that it depends on: kernel, dsec-init, command line, QEMU, its devices, and the processor.
@@ -229,7 +225,7 @@ func openTemplate(dir string, memory int64) (*template, error) {
 	if t.state, err = os.ReadFile(filepath.Join(dir, stateName)); err != nil {
 		return nil, fmt.Errorf("template %s is damaged: %v", dir, err)
 	}
-	if sum := sha256.Sum256(t.state); !slices.Equal(sum[:], note.State) || note.Size != memory {
+	if !digested(t.state, note.State) || note.Size != memory {
 		return nil, fmt.Errorf("template %s is damaged: its state is another", dir)
 	}
 	sum, err := digestRAM(filepath.Join(dir, ramName), memory)
@@ -240,6 +236,12 @@ func openTemplate(dir string, memory int64) (*template, error) {
 		return nil, fmt.Errorf("template %s is damaged: its memory is another", dir)
 	}
 	return t, nil
+}
+
+// digested tells whether b is what a digest is of.
+func digested(b, sum []byte) bool {
+	have := sha256.Sum256(b)
+	return slices.Equal(have[:], sum)
 }
 
 // remove takes it away; machines that came of it go on.
