@@ -1,6 +1,7 @@
 package microvm_test
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -113,6 +114,25 @@ func TestSavedSpace(t *testing.T) {
 		t.Errorf("left: %v, %v", left, err)
 	}
 	b.WantShell("echo goes on", "goes on\n")
+	// So are the files of its disk, for a pack.
+	d := n.Backend.(*microvm.Driver)
+	tight, err := saved.Open(state, saved.Options{Limit: used() + 64<<10, Floor: 1, Places: microvm.SavedPlaces(state)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.UseSaved(tight)
+	if _, err := d.OpenSnapshot(sandbox.SnapshotID(id)); !errors.Is(err, sandbox.ErrExhausted) {
+		t.Errorf("its files: %v", err)
+	}
+	d.UseSaved(s)
+	upper, err := d.OpenSnapshot(sandbox.SnapshotID(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	upper.Close()
+	if size := used(); size != takes("vm-snapshots", id) || size <= kept.Snapshot.SizeBytes {
+		t.Errorf("with its files it takes %d; %d are used", takes("vm-snapshots", id), size)
+	}
 	failures := func() (out []string) {
 		for _, ev := range b.Events(0) {
 			if ev.Type == "save_failed" {

@@ -14,6 +14,7 @@ import (
 	"github.com/opendsec/dsec/backend/saved"
 	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/internal/failpoint"
+	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/layer/erofs"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -267,7 +268,7 @@ func (d *Driver) OpenSnapshot(id sandbox.SnapshotID) (*os.File, error) {
 		return nil, err
 	}
 	defer disk.Close()
-	room, err := d.roomToUnpack(id)
+	room, l, err := d.roomToUnpack(id, disk)
 	if err != nil {
 		return nil, fmt.Errorf("disk of snapshot %s: %w", id, err)
 	}
@@ -276,12 +277,15 @@ func (d *Driver) OpenSnapshot(id sandbox.SnapshotID) (*os.File, error) {
 	if err = errors.Join(os.RemoveAll(fresh), os.Mkdir(fresh, 0o700)); err != nil {
 		return nil, err
 	}
-	err = ext4.Extract(ctx, disk, upperName, fresh, erofs.OpaqueXattr, capabilityXattr)
+	err = ext4.Extract(ctx, disk, l, upperName, fresh, erofs.OpaqueXattr, capabilityXattr)
 	if err == nil {
 		err = os.Rename(fresh, path)
 	}
 	if errors.Is(err, ext4.ErrBroken) { // by root in its machine
 		err = fmt.Errorf("%w: %w", sandbox.ErrFailedPrecondition, err)
+	}
+	if linux.NoRoom(err) {
+		err = fmt.Errorf("%w: %w", errFullDisk, err)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("disk of snapshot %s: %w", id, err), os.RemoveAll(fresh))
@@ -289,18 +293,26 @@ func (d *Driver) OpenSnapshot(id sandbox.SnapshotID) (*os.File, error) {
 	return os.Open(path)
 }
 
-// roomToUnpack reserves what a snapshot takes with the files of its disk besides: as much as the disk again.
-func (d *Driver) roomToUnpack(id sandbox.SnapshotID) (*saved.Reservation, error) {
+// roomToUnpack reserves what a snapshot takes with the files of its disk besides: as much as the disk again, and what more they turn
+// out to take.
+func (d *Driver) roomToUnpack(id sandbox.SnapshotID, disk *os.File) (*saved.Reservation, ext4.Limits, error) {
 	dir := d.snapshotDir(id)
-	all, err := saved.Bytes(dir)
+	var l ext4.Limits
+	st, err := disk.Stat()
 	if err != nil {
-		return nil, err
+		return nil, l, err
 	}
-	disk, err := saved.Bytes(filepath.Join(dir, diskName))
+	there, err := saved.Bytes(dir)
 	if err != nil {
-		return nil, err
+		return nil, l, err
 	}
-	return d.cfg.Saved.Reserve(dir, all+disk)
+	size, err := saved.Bytes(filepath.Join(dir, diskName))
+	if err != nil {
+		return nil, l, err
+	}
+	room, err := d.cfg.Saved.Reserve(dir, there+size)
+	l = ext4.Limits{Size: st.Size(), Has: size, Room: func(total int64) error { return room.Resize(there + total) }}
+	return room, l, err
 }
 
 // capabilityXattr holds what a program may do beyond its user.

@@ -2,6 +2,7 @@ package ext4
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -109,7 +110,7 @@ func TestExtract(t *testing.T) {
 	outer, upper := tree(t)
 	b := image(t, outer)
 	to := t.TempDir()
-	if err := Extract(t.Context(), bytes.NewReader(b), "upper", to, "trusted.overlay.opaque"); err != nil {
+	if err := Extract(t.Context(), bytes.NewReader(b), Limits{Size: int64(len(b))}, "upper", to, "trusted.overlay.opaque"); err != nil {
 		t.Fatal(err)
 	}
 	got, want := listing(t, to), listing(t, upper)
@@ -122,7 +123,7 @@ func TestExtract(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", g[i], w[i])
 		}
 	}
-	if err := Extract(t.Context(), bytes.NewReader(b), "lower", t.TempDir()); !errors.Is(err, ErrBroken) {
+	if err := Extract(t.Context(), bytes.NewReader(b), Limits{Size: int64(len(b))}, "lower", t.TempDir()); !errors.Is(err, ErrBroken) {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 }
@@ -150,7 +151,7 @@ func TestDamaged(t *testing.T) {
 		if err := os.Mkdir(to, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := Extract(t.Context(), bytes.NewReader(bad), "upper", to); err != nil {
+		if err := Extract(t.Context(), bytes.NewReader(bad), Limits{Size: int64(len(bad))}, "upper", to); err != nil {
 			refused++
 		}
 		if left, err := os.ReadDir(around); err != nil || len(left) != 1 {
@@ -179,8 +180,82 @@ func TestRefuses(t *testing.T) {
 	} {
 		bad := bytes.Clone(b)
 		change(bad)
-		if err := Extract(t.Context(), bytes.NewReader(bad), "upper", t.TempDir()); !errors.Is(err, ErrBroken) {
+		if err := Extract(t.Context(), bytes.NewReader(bad), Limits{Size: int64(len(bad))}, "upper", t.TempDir()); !errors.Is(err, ErrBroken) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestManyOfOne: files that have all the same blocks take no more than the disk has, whatever the file system says of its size; and no
+// more than there is room for.
+func TestManyOfOne(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root")
+	}
+	outer := t.TempDir()
+	upper := filepath.Join(outer, "upper")
+	if err := os.Mkdir(upper, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	random := func(name string, size int) {
+		t.Helper()
+		b := make([]byte, size)
+		for k := range b {
+			b[k] = byte(r.Uint32())
+		}
+		if err := os.WriteFile(filepath.Join(upper, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const most, files = 1 << 20, 40 // of a disk of 32 MiB
+	random("most", most)
+	for k := range files {
+		random(fmt.Sprint(k), 4096)
+	}
+	b := image(t, outer)
+	find := func(name string) *inode {
+		t.Helper()
+		f, err := Open(bytes.NewReader(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		i, err := f.inode(rootInode)
+		for _, part := range []string{"upper", name} {
+			if err == nil {
+				i, err = f.lookup(i, part)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	whole := t.TempDir()
+	var asked int64
+	l := Limits{Size: int64(len(b)), Room: func(total int64) error { asked = total; return nil }}
+	if err := Extract(t.Context(), bytes.NewReader(b), l, "upper", whole); err != nil || asked < most+files*4096 || asked > l.Size {
+		t.Errorf("as it was: %d bytes, %v", asked, err)
+	}
+	full := errors.New("no room")
+	l.Room = func(int64) error { return full }
+	if err := Extract(t.Context(), bytes.NewReader(b), l, "upper", t.TempDir()); !errors.Is(err, full) {
+		t.Errorf("without room: %v", err)
+	}
+	shared := find("most").data
+	for k := range files {
+		own := find(fmt.Sprint(k)).data
+		at := bytes.Index(b, own[:])
+		copy(b[at:], shared[:])
+		binary.LittleEndian.PutUint32(b[at-36:], most)
+	}
+	binary.LittleEndian.PutUint32(b[1024+4:], 1<<30) // blocks
+	if i := find("7"); i.size != most {
+		t.Fatalf("a file of %d bytes", i.size)
+	}
+	to := t.TempDir()
+	l.Room = nil
+	if err := Extract(t.Context(), bytes.NewReader(b), l, "upper", to); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), "more bytes than it has") {
+		t.Errorf("%d times the same: %v", files, err)
 	}
 }

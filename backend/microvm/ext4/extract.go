@@ -1,6 +1,7 @@
 package ext4
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,24 +18,41 @@ const maxNames = 4 << 20
 // maxTree bounds how deep directories lie in each other.
 const maxTree = 1000
 
+// page is what whatever has content takes at least, here as there, bytes.
+const page = 4 << 10
+
+// roomStep is how much room is asked for at once, bytes.
+const roomStep = 256 << 20
+
+// Limits of what is made.
+type Limits struct {
+	// Size is what it may take at most, bytes: the size of the disk, whatever the file system on it says of itself.
+	Size int64
+	// Has is what there is room for, bytes; before it takes more Room is asked, whose error ends the extraction; nil: there is room.
+	Has  int64
+	Room func(total int64) error
+}
+
 // extraction is one at work.
 type extraction struct {
 	ctx   context.Context
 	fs    *FS
-	left  int64             // bytes of content that may still come
-	names int               // likewise
+	to    Limits
+	taken int64             // bytes of content
+	asked int64             // for how many there is room
+	names int               // that may still come
 	seen  map[uint32]string // where an inode was made first
 	kept  map[string]bool   // extended attributes
 }
 
 // Extract makes the directory `to`, empty and nobody else's, what the directory `name` of a file system's root is: owners, modes,
-// times, links, and the extended attributes named. Error: ErrBroken.
-func Extract(ctx context.Context, r io.ReaderAt, name, to string, attrs ...string) error {
+// times, links, and the extended attributes named. What is zero becomes a hole. Errors: ErrBroken, that of Limits.Room.
+func Extract(ctx context.Context, r io.ReaderAt, l Limits, name, to string, attrs ...string) error {
 	f, err := Open(r)
 	if err != nil {
 		return err
 	}
-	x := &extraction{ctx: ctx, fs: f, left: f.Size(), names: maxNames, seen: map[uint32]string{}, kept: map[string]bool{}}
+	x := &extraction{ctx: ctx, fs: f, to: l, asked: l.Has, names: maxNames, seen: map[uint32]string{}, kept: map[string]bool{}}
 	for _, a := range attrs {
 		x.kept[a] = true
 	}
@@ -60,6 +78,13 @@ func (x *extraction) dir(i *inode, to string, depth int) error {
 	x.seen[i.num] = to
 	all, err := x.fs.entries(i)
 	if err != nil {
+		return err
+	}
+	var names int64
+	for _, e := range all {
+		names += int64(len(e.name)) + 8
+	}
+	if err := x.take(max(names, page)); err != nil {
 		return err
 	}
 	for _, e := range all {
@@ -116,6 +141,11 @@ func (x *extraction) leaf(i *inode, path string) error {
 		if err != nil {
 			return err
 		}
+		if len(to) >= len(i.data) { // else its inode holds it
+			if err := x.take(page); err != nil {
+				return err
+			}
+		}
 		if err := os.Symlink(to, path); err != nil {
 			return named(err)
 		}
@@ -148,16 +178,55 @@ func (x *extraction) file(i *inode, path string) (err error) {
 		return err
 	}
 	return x.fs.read(i, func(at int64, b []byte) error {
-		if x.left -= int64(len(b)); x.left < 0 {
-			return broken("its files have more bytes than it has")
-		}
 		if err := x.ctx.Err(); err != nil {
 			return err
 		}
-		_, err := f.WriteAt(b, at)
-		return err
+		return data(b, func(from, to int) error {
+			if err := x.take((int64(to-from) + page - 1) / page * page); err != nil {
+				return err
+			}
+			_, err := f.WriteAt(b[from:to], at+int64(from))
+			return err
+		})
 	})
 }
+
+// take counts what is going to be written. A guest may give many files the same blocks, which here take room for each.
+func (x *extraction) take(n int64) error {
+	if x.taken += n; x.taken > x.to.Size {
+		return broken("its files have more bytes than it has")
+	}
+	if x.taken <= x.asked || x.to.Room == nil {
+		return nil
+	}
+	x.asked = min(x.taken+roomStep, x.to.Size)
+	return x.to.Room(x.asked)
+}
+
+// zeros is a page of nothing.
+var zeros [page]byte
+
+// data calls f with the runs of pages that are not zero.
+func data(b []byte, f func(from, to int) error) error {
+	for from := 0; from < len(b); {
+		to := from
+		for to < len(b) && !bytes.Equal(b[to:min(to+page, len(b))], zeros[:min(page, len(b)-to)]) {
+			to = min(to+page, len(b))
+		}
+		if to == from {
+			from = min(from+page, len(b))
+			continue
+		}
+		if err := f(from, to); err != nil {
+			return err
+		}
+		from = to
+	}
+	return nil
+}
+
+// smallAttr is the size of an extended attribute that has room in an inode, bytes.
+const smallAttr = 64
 
 // finish sets what a file or directory has beside its content.
 func (x *extraction) finish(i *inode, path string) error {
@@ -174,6 +243,11 @@ func (x *extraction) finish(i *inode, path string) error {
 	for _, a := range attrs {
 		if !x.kept[a.name] {
 			continue
+		}
+		if len(a.value) > smallAttr {
+			if err := x.take(page); err != nil {
+				return err
+			}
 		}
 		if err := syscall.Setxattr(path, a.name, a.value, 0); err != nil {
 			return fmt.Errorf("set %s: %w", a.name, err)
