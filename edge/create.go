@@ -274,7 +274,8 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 		return fmt.Errorf("connect to dsec-init: %w", err)
 	}
 	b.handle = inst.Handle()
-	entry := &record.Entry{Body: &record.Entry_Ready{Ready: &record.Ready{Handle: b.handle, TtlNanos: int64(p.ttl), IdleNanos: int64(p.idle), Boot: bootOf(inst), Layers: layersOf(inst)}}}
+	entry := &record.Entry{Body: &record.Entry_Ready{Ready: &record.Ready{Handle: b.handle, TtlNanos: int64(p.ttl), IdleNanos: int64(p.idle), Boot: bootOf(inst), Layers: layersOf(inst),
+		Kernel: kernelOf(inst)}}}
 	if err := b.log.Append(entry); err != nil {
 		closeQuietly(conn)
 		return fmt.Errorf("%w: %w", err, sandbox.ErrUnavailable)
@@ -326,6 +327,14 @@ func bootOf(inst sandbox.Instance) string {
 func layersOf(inst sandbox.Instance) string {
 	if b, ok := inst.(sandbox.Layered); ok {
 		return b.LayersAs()
+	}
+	return ""
+}
+
+// kernelOf tells which kernel of its own a machine runs; "" where its backend does not say.
+func kernelOf(inst sandbox.Instance) string {
+	if b, ok := inst.(sandbox.Kerneled); ok {
+		return b.Kernel()
 	}
 	return ""
 }

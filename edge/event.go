@@ -27,6 +27,9 @@ func eventOf(id sandbox.ID, e *record.Entry) *dsecv1.Event {
 			if how := body.Ready.Layers; how != "" {
 				ev.Attributes["layers"] = how
 			}
+			if v := body.Ready.Kernel; v != "" {
+				ev.Attributes["kernel"] = v
+			}
 		}
 	case *record.Entry_Paused:
 		ev.Type = "paused"

@@ -98,6 +98,12 @@ type Layered interface {
 	LayersAs() string
 }
 
+// Kerneled is an optional ability of an Instance that has a kernel of its own: telling, after Create, the kernel's version, as uname
+// says inside; "" = unknown.
+type Kerneled interface {
+	Kernel() string
+}
+
 // Saver is an optional ability of an Instance: a paused one may be without a process, its memory on disk instead of the
 // node's. It is no end: Done stays open.
 type Saver interface {

@@ -74,6 +74,9 @@ func (i *instance) Boot() string { return i.boot }
 // LayersAs tells how its layers come to the machine; "" = as disks, as ever, or another process made it.
 func (i *instance) LayersAs() string { return i.layersAs }
 
+// Kernel is the version of the machine's kernel, as uname says inside; "" = unknown.
+func (i *instance) Kernel() string { return i.limits.Kernel }
+
 func (i *instance) own() {
 	i.mu.Lock()
 	defer i.mu.Unlock()

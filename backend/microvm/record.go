@@ -20,7 +20,7 @@ type record struct {
 	// Its place in the node's network, if it has one.
 	Net  bool `json:"net,omitempty"`
 	Slot int  `json:"slot,omitempty"`
-	// What QEMU and kernel it runs, for people.
+	// The version of its kernel, for people.
 	Kernel string `json:"kernel,omitempty"`
 	// Its hardware, which snapshots need to know: processors, bytes of memory, and whether its layers were put into empty disks.
 	CPUs  int   `json:"cpus,omitempty"`

@@ -26,6 +26,7 @@ type snapshotNote struct {
 	Slots  int    `json:"slots"`  // 0: it was booted with its layers
 	Disk   int64  `json:"disk"`   // bytes
 	Mapped []bool `json:"mapped,omitempty"`
+	Kernel string `json:"kernel,omitempty"` // its version, for people
 	// SHA-256: of the files of memory and disk as digestRAM has it.
 	RAM        []byte `json:"ram_digest"`
 	State      []byte `json:"state_digest"`
@@ -38,7 +39,8 @@ func (d *Driver) newNote(ctx context.Context, r *record) (*snapshotNote, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &snapshotNote{Made: qemu.MadeHere(snapshotVersion, version, d.kvm), CPUs: r.CPUs, Memory: r.RAM, Slots: r.Slots, Disk: r.Disk, Mapped: r.Mapped}, nil
+	return &snapshotNote{Made: qemu.MadeHere(snapshotVersion, version, d.kvm), CPUs: r.CPUs, Memory: r.RAM, Slots: r.Slots, Disk: r.Disk, Mapped: r.Mapped,
+		Kernel: r.Kernel}, nil
 }
 
 // digest notes what the files in dir are.
@@ -129,6 +131,7 @@ func (d *Driver) goOn(ctx context.Context, spec *sandbox.Spec, m *hardware) (*in
 func (d *Driver) resumeMachine(ctx context.Context, spec *sandbox.Spec, m *hardware, n *snapshotNote, t *template) (_ *instance, err error) {
 	h := *m
 	h.clone, h.ram, h.slots = true, filepath.Join(t.dir, ramName), n.Slots
+	h.boot.version = n.Kernel // the one in its memory, whatever machines boot by now
 	h.disk, h.from = n.Disk, filepath.Join(t.dir, diskName)
 	i, err := d.startMachine(ctx, sandbox.NewID(d.cfg.Edge), &h)
 	if err != nil {

@@ -523,7 +523,9 @@ type Ready struct {
 	// How the machine came up, where its backend tells.
 	Boot string `protobuf:"bytes,4,opt,name=boot,proto3" json:"boot,omitempty"`
 	// How its layers come to it, likewise.
-	Layers        string `protobuf:"bytes,5,opt,name=layers,proto3" json:"layers,omitempty"`
+	Layers string `protobuf:"bytes,5,opt,name=layers,proto3" json:"layers,omitempty"`
+	// The version of the kernel of its own, likewise.
+	Kernel        string `protobuf:"bytes,6,opt,name=kernel,proto3" json:"kernel,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -589,6 +591,13 @@ func (x *Ready) GetBoot() string {
 func (x *Ready) GetLayers() string {
 	if x != nil {
 		return x.Layers
+	}
+	return ""
+}
+
+func (x *Ready) GetKernel() string {
+	if x != nil {
+		return x.Kernel
 	}
 	return ""
 }
@@ -1289,14 +1298,15 @@ const file_journal_proto_rawDesc = "" +
 	"\x10network_defaults\x18\x18 \x03(\v2\x15.dsec.v1.NetworkLayerR\x0fnetworkDefaults\x12\x1f\n" +
 	"\vfirst_order\x18\x1a \x01(\x03R\n" +
 	"firstOrder\x12\x14\n" +
-	"\x05hooks\x18\x19 \x01(\x05R\x05hooks\"\x87\x01\n" +
+	"\x05hooks\x18\x19 \x01(\x05R\x05hooks\"\x9f\x01\n" +
 	"\x05Ready\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\fR\x06handle\x12\x1b\n" +
 	"\tttl_nanos\x18\x02 \x01(\x03R\bttlNanos\x12\x1d\n" +
 	"\n" +
 	"idle_nanos\x18\x03 \x01(\x03R\tidleNanos\x12\x12\n" +
 	"\x04boot\x18\x04 \x01(\tR\x04boot\x12\x16\n" +
-	"\x06layers\x18\x05 \x01(\tR\x06layers\"\b\n" +
+	"\x06layers\x18\x05 \x01(\tR\x06layers\x12\x16\n" +
+	"\x06kernel\x18\x06 \x01(\tR\x06kernel\"\b\n" +
 	"\x06Paused\"\t\n" +
 	"\aResumed\"m\n" +
 	"\bExtended\x12 \n" +
