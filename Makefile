@@ -54,10 +54,10 @@ test-kernel:
 	$(GO) run ./internal/testkit/kernel/run $(ARGS) $(PACKAGES)
 
 # MicroVMs' own kernel, from Debian's source with backend/microvm/kernel/microvm.config: half an hour of a processor, once
-# for each version and configuration. Prints the directory for dsec up --opt kernel=DIR.
+# for each version and configuration. Nodes take it from then on. Prints its directory.
 kernel: build
 	@hack/deps.sh kernel-build
-	@$(BIN)/dsec kernel build
+	@$(BIN)/dsec kernel build $(ARGS)
 
 generate:
 	@mkdir -p $(DSEC_CACHE)/tools && cd $(DSEC_CACHE)/tools && npm install --silent --no-fund --no-audit @bufbuild/buf@$(BUF_VERSION)

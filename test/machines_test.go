@@ -9,6 +9,7 @@ import (
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/internal/failpoint"
+	"github.com/opendsec/dsec/internal/testkit"
 )
 
 // machines makes a specification one of a microVM.
@@ -20,7 +21,7 @@ func TestMachinesKilled(t *testing.T) {
 	if os.Getenv("DSEC_TEST_SLOW") == "" {
 		t.Skip("boots many machines: DSEC_TEST_SLOW=1")
 	}
-	n := startNode(t, "--opt", "microvm=on", "--opt", "microvm-warm=0")
+	n := startNode(t, "--opt", "microvm=on", "--opt", "microvm-warm=0", "--opt", testkit.KernelOpt())
 	id := n.create(1, machines)[0]
 	n.must(id, "mkfifo /go; (read x < /go; echo $x > /went) >/dev/null 2>&1 & echo 1 > /f")
 	stop := func(ctx context.Context, id string) {

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"debug/elf"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -63,7 +61,7 @@ func makeBootImage(ctx context.Context, dir string, r *debkernel.Release, init s
 		}
 	}
 	if r.Own {
-		if err := bootable(kernel); err != nil {
+		if err := debkernel.Bootable(bytes.NewReader(kernel), int64(len(kernel))); err != nil {
 			return nil, fmt.Errorf("%w: kernel %s: %w: make it again (dsec kernel build), or name another one by --opt kernel=DIR", sandbox.ErrUnsupported, r.Image(), err)
 		}
 	}
@@ -115,23 +113,6 @@ func makeInitrd(ctx context.Context, r *debkernel.Release, prog []byte) ([]byte,
 	}
 	a.End()
 	return b.Bytes(), nil
-}
-
-// bootable tells what a kernel that was built is not that QEMU's machines take: QEMU itself would end, with a word that few see.
-func bootable(kernel []byte) error {
-	f, err := elf.NewFile(bytes.NewReader(kernel))
-	if err != nil {
-		return fmt.Errorf("it is no whole ELF file: %w", err)
-	}
-	if f.Machine != elf.EM_X86_64 || f.Class != elf.ELFCLASS64 {
-		return fmt.Errorf("it is for %v, not for x86-64", f.Machine)
-	}
-	for _, p := range f.Progs {
-		if uint64(len(kernel)) < p.Off || uint64(len(kernel))-p.Off < p.Filesz {
-			return errors.New("its end is missing")
-		}
-	}
-	return nil
 }
 
 func hashFile(h io.Writer, path string) error {

@@ -1,11 +1,13 @@
 package microvm
 
 import (
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"time"
 
 	"github.com/opendsec/dsec/backend/saved"
+	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
@@ -16,9 +18,13 @@ type Config struct {
 	StateDir   string         // the edge's; run/vm lies in it
 	Edge       sandbox.EdgeID // encoded in the ids of its sandboxes
 	InitBinary string         // dsec-init as built
-	KernelDir  string         // where `dsec kernel install` has put a kernel
+	KernelDir  string         // where `dsec kernel install` has put a kernel, where FindKernel is nil
 	Layers     layer.Node
 	Log        *slog.Logger
+
+	// FindKernel finds the kernel of machines, until the first of them needs it: that one stays the driver's. Error:
+	// sandbox.ErrUnsupported, with what to run.
+	FindKernel func() (*debkernel.Release, error)
 
 	// Network is the node's, which somebody else closes; nil: machines have loopback only.
 	Network *node.Network
@@ -61,6 +67,16 @@ func SavedPlaces(stateDir string) []saved.Place {
 func (c *Config) defaults() {
 	if c.QEMU == "" {
 		c.QEMU = "qemu-system-x86_64"
+	}
+	if c.FindKernel == nil {
+		dir := c.KernelDir
+		c.FindKernel = func() (*debkernel.Release, error) {
+			r, err := debkernel.Find(&debkernel.Options{Cache: dir})
+			if err != nil {
+				return nil, fmt.Errorf("%w: no kernel in %s: run `dsec kernel install`", sandbox.ErrUnsupported, dir)
+			}
+			return r, nil
+		}
 	}
 	if c.Max == 0 {
 		c.Max = 256

@@ -15,7 +15,6 @@ import (
 
 	"github.com/opendsec/dsec/backend/container/cgroup"
 	"github.com/opendsec/dsec/backend/linked"
-	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/internal/linux"
 	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/opendsec/dsec/policy/network/link"
@@ -68,7 +67,7 @@ func New(_ context.Context, cfg Config) (_ *Driver, err error) {
 	cfg.defaults()
 	d := &Driver{cfg: cfg, log: cfg.Log, root: filepath.Join(cfg.StateDir, machinesDir),
 		instances: map[sandbox.ID]*instance{}, making: map[sandbox.ID]bool{}, places: linked.NewPlaces(link.MicroVMs), booting: make(chan struct{}, runtime.NumCPU())}
-	if err := os.MkdirAll(d.root, 0o700); err != nil {
+	if err := errors.Join(os.MkdirAll(d.root, 0o700), forgetKernel(cfg.StateDir)); err != nil {
 		return nil, err
 	}
 	if d.boot, err = linux.BootID(); err != nil {
@@ -107,8 +106,8 @@ func (d *Driver) Ready() error {
 	if _, err := exec.LookPath(d.cfg.QEMU); err != nil {
 		return fmt.Errorf("microvm backend: %w: %w: install QEMU (apt-get install qemu-system-x86)", sandbox.ErrUnsupported, err)
 	}
-	if _, err := debkernel.Find(&debkernel.Options{Cache: d.cfg.KernelDir}); err != nil {
-		return fmt.Errorf("microvm backend: %w: no kernel in %s: run `dsec kernel install`", sandbox.ErrUnsupported, d.cfg.KernelDir)
+	if _, err := d.cfg.FindKernel(); err != nil {
+		return fmt.Errorf("microvm backend: %w", err)
 	}
 	if _, err := exec.LookPath("mke2fs"); err != nil {
 		return fmt.Errorf("microvm backend: %w: %w: install e2fsprogs", sandbox.ErrUnsupported, err)
@@ -134,13 +133,16 @@ func (d *Driver) bootImage(ctx context.Context) (*bootImage, error) {
 	if err := d.Ready(); err != nil {
 		return nil, err
 	}
-	r, err := debkernel.Find(&debkernel.Options{Cache: d.cfg.KernelDir})
+	r, err := d.cfg.FindKernel()
 	if err != nil {
 		return nil, err
 	}
 	d.image, err = makeBootImage(ctx, filepath.Join(d.cfg.StateDir, "vm-boot"), r, d.cfg.InitBinary)
 	if err != nil {
 		return nil, fmt.Errorf("make the machines' initial file system: %w", err)
+	}
+	if err := noteKernel(d.cfg.StateDir, r); err != nil { // for people
+		d.log.Warn("which kernel machines boot is not noted", "err", err)
 	}
 	return d.image, nil
 }

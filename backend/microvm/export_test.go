@@ -2,6 +2,7 @@ package microvm
 
 import (
 	"github.com/opendsec/dsec/backend/saved"
+	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -48,3 +49,10 @@ func (d *Driver) UseSaved(s *saved.Space) { d.cfg.Saved = s }
 
 // MostSaved is what the memory of a sandbox takes at most when it is saved, bytes.
 func MostSaved(l sandbox.Limits) int64 { return shapeOf(l).memory + maxState }
+
+// UseKernel makes what comes next boot another kernel, as the successor of an edge does that finds one.
+func (d *Driver) UseKernel(r *debkernel.Release) {
+	d.imageMu.Lock()
+	defer d.imageMu.Unlock()
+	d.cfg.FindKernel, d.image = func() (*debkernel.Release, error) { return r, nil }, nil
+}

@@ -81,14 +81,7 @@ func TestMemoryContents(t *testing.T) {
 	}
 }
 
-func layersOf(b *sandboxtest.Box) string {
-	for _, e := range b.Events(0) {
-		if e.Type == "ready" {
-			return e.Attributes["layers"]
-		}
-	}
-	return ""
-}
+func layersOf(b *sandboxtest.Box) string { return readyOf(b, "layers") }
 
 // wantMapped looks that a machine's QEMU maps a file of the layers' store, read-only, shared, and in use.
 func wantMapped(t *testing.T, state, id string) {

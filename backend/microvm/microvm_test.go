@@ -103,6 +103,11 @@ func TestSmoke(t *testing.T) {
 	w.WantShell("uname -n; cat /etc/hostname; stat -f -c %T /; "+inet.reach(inet.One)+"; "+inet.reach(inet.Other),
 		w.ID+"\n"+w.ID+"\noverlayfs\nreached\nnot reached\n")
 	wantBoot(t, w, "warm")
+	for _, box := range []*sandboxtest.Box{b, w} {
+		if got := readyOf(box, "kernel"); got != release.Version {
+			t.Errorf("its ready event names kernel %q", got)
+		}
+	}
 	wantJailed(t, filepath.Join(n.State, "driver"), b.ID)
 	wantJailed(t, filepath.Join(n.State, "driver"), w.ID)
 	w.Pause()

@@ -24,14 +24,7 @@ func awaitWarm(t *testing.T, b sandbox.Backend, n int) {
 }
 
 // bootOf is what the events tell of how a machine came up.
-func bootOf(b *sandboxtest.Box) string {
-	for _, e := range b.Events(0) {
-		if e.Type == "ready" {
-			return e.Attributes["boot"]
-		}
-	}
-	return ""
-}
+func bootOf(b *sandboxtest.Box) string { return readyOf(b, "boot") }
 
 func wantBoot(t *testing.T, b *sandboxtest.Box, want string) {
 	t.Helper()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
+	"github.com/opendsec/dsec/internal/testkit"
 )
 
 // machines: creations of microVMs with a network beside those without, in turns, each of a machine that was ready.
@@ -18,7 +19,7 @@ func (b *bench) machines(ctx context.Context) (err error) {
 		return nil
 	}
 	const warm = 4
-	w, err := b.startWhole(ctx, warm, "microvm=auto", "microvm-warm=1")
+	w, err := b.startWhole(ctx, warm, "microvm=auto", "microvm-warm=1", testkit.KernelOpt())
 	if err != nil {
 		return err
 	}

@@ -24,13 +24,13 @@ func debianKernel() guestKernel { return guestKernel{dir: filepath.Join(testkit.
 // kernels measures creations with the own kernel, where one was built, and what a boot takes of a processor and a machine
 // then holds, in turn with Debian's.
 func (b *bench) kernels(ctx context.Context, base string) error {
-	built := kernel.List(testkit.Cache())
-	if len(built) == 0 {
+	built := kernel.Newest(testkit.Cache())
+	if built == nil {
 		fmt.Fprintln(os.Stderr, "no own kernel: make kernel")
 		return nil
 	}
-	own := guestKernel{suffix: ownKernel, dir: built[len(built)-1].Dir, note: built[len(built)-1].Version}
-	if st, err := os.Stat(built[len(built)-1].Image()); err == nil {
+	own := guestKernel{suffix: ownKernel, dir: built.Dir, note: built.Version}
+	if st, err := os.Stat(built.Image()); err == nil {
 		own.note += fmt.Sprintf(", %.1f MB", float64(st.Size())/1e6)
 	}
 	if err := b.boots(ctx, base, debianKernel(), own); err != nil {

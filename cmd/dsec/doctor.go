@@ -4,13 +4,9 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
-	"github.com/opendsec/dsec/backend/microvm"
-	"github.com/opendsec/dsec/backend/microvm/kernel"
-	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/spf13/cobra"
 )
@@ -27,14 +23,16 @@ func newDoctor() *cobra.Command {
 		Use:   "doctor",
 		Short: "Show what this machine offers, and what is missing and what that costs",
 		Long: `Doctor tries what DSec needs of this machine. It exits 1 when the container backend cannot run. What --require names,
-or the node of the state directory was started with (dsec up --require), counts as needed.`,
+or the node of the state directory was started with (dsec up --require), counts as needed. The kernel of microVMs is the one that
+this node takes, or where none runs that a node would take.`,
 		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			demanded, err := demands(state, require)
 			if err != nil {
 				return &exitError{2, fmt.Errorf("--require: %w", err)}
 			}
-			all := append(feature.Probe(), cgroupMode(), pidMax(), fileMax(), machineKernel(), accelerator(), machineMemory())
+			node := runningNode(state)
+			all := append(feature.Probe(), cgroupMode(), pidMax(), fileMax(), node.machineKernel(), accelerator(), node.machineMemory())
 			feature.Demand(all, demanded)
 			unfit := 0
 			for _, r := range all {
@@ -63,19 +61,7 @@ func demands(state, require string) ([]string, error) {
 	if require != "" {
 		return feature.Named(require)
 	}
-	abs, err := filepath.Abs(state)
-	if err != nil {
-		return nil, err
-	}
-	up, err := stateDir(abs).readUp()
-	if err != nil {
-		return nil, nil // no node: nothing is asked for
-	}
-	opts, err := parsePairs("--opt", up.Opts, nil)
-	if err != nil {
-		return nil, nil
-	}
-	return feature.Named(opts["require"])
+	return feature.Named(runningNode(state).opts["require"])
 }
 
 func featureRows(all []feature.Result) [][]string {
@@ -147,43 +133,11 @@ func sysctl(name string) (feature.Result, int64) {
 	return r, n
 }
 
-// machineKernel tells which kernel microVMs of this machine boot.
-func machineKernel() feature.Result {
-	r := feature.Result{Name: "kernel of microVMs", Level: feature.Wanted, Since: "dsec kernel install"}
-	k, err := debkernel.Find(&debkernel.Options{Cache: kernelDir()})
-	if r.Have = err == nil; !r.Have {
-		r.Detail, r.Lost = "none in "+kernelDir(), "no microVMs"
-		return r
-	}
-	r.Detail = k.Version
-	if own := kernel.List(cacheDir()); len(own) > 0 && !k.Own {
-		r.Detail += "; built: " + own[len(own)-1].Version + " (--opt kernel=" + own[len(own)-1].Dir + ")"
-	}
-	return r
-}
-
 // accelerator tells what runs the instructions of microVMs.
 func accelerator() feature.Result {
 	r := feature.Result{Name: "accelerator of microVMs", Level: feature.Wanted, Have: feature.Have("KVM") == nil, Detail: "kvm"}
 	if !r.Have {
 		r.Detail, r.Lost = "tcg: by emulation", "microVMs run ten times slower and more"
 	}
-	return r
-}
-
-// machineMemory tells whether microVMs can share the node's memory of their layers.
-func machineMemory() feature.Result {
-	r := feature.Result{Name: "layers as memory of microVMs", Level: feature.Wanted, Since: "--opt microvm-layers=pmem", Detail: "virtio-pmem, DAX",
-		Lost: "each microVM has a copy of what it reads of its layers"}
-	k, err := debkernel.Find(&debkernel.Options{Cache: kernelDir()})
-	if err != nil {
-		r.Detail = "no kernel in " + kernelDir()
-		return r
-	}
-	if lack := microvm.LacksForMemory(k); lack != "" {
-		r.Detail = "kernel " + k.Version + " lacks " + lack
-		return r
-	}
-	r.Have, r.Lost = true, ""
 	return r
 }

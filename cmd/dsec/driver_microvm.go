@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/opendsec/dsec/backend/microvm"
+	"github.com/opendsec/dsec/internal/debkernel"
 	"github.com/opendsec/dsec/internal/hold"
 	"github.com/opendsec/dsec/sandbox"
 )
@@ -18,7 +19,7 @@ func init() {
 	driverOptions[sandbox.BackendContainer] = append(driverOptions[sandbox.BackendContainer], "microvm", "microvm-max", "microvm-warm", "microvm-layers", "kernel", "pause-keeps-memory")
 }
 
-// kernelDir is where kernels of machines are kept.
+// kernelDir is where Debian's kernel for machines is kept; those that were built are beside it.
 func kernelDir() string { return filepath.Join(cacheDir(), "kernel") }
 
 // cacheDir is where what was downloaded and built is kept.
@@ -26,16 +27,16 @@ func cacheDir() string { return cmp.Or(os.Getenv("DSEC_CACHE"), "/var/cache/dsec
 
 // microvmConfig reads the options of machines: microvm (on: the node does not serve without; off; auto), microvm-max
 // (machines at once), microvm-warm (machines kept ready for each shape that is in use; 0 = none), microvm-layers (blk, pmem or
-// auto: how layers come to them), kernel (directory of `dsec kernel install`).
+// auto: how layers come to them), kernel (see chooseKernel).
 func microvmConfig(opts map[string]string) (mode string, cfg microvm.Config, err error) {
 	mode = cmp.Or(opts["microvm"], "auto")
 	if mode != "on" && mode != "off" && mode != "auto" {
 		return mode, cfg, fmt.Errorf("--opt microvm=%s: %w: want on, off or auto", mode, sandbox.ErrInvalid)
 	}
-	cfg.KernelDir = cmp.Or(opts["kernel"], kernelDir())
-	if !filepath.IsAbs(cfg.KernelDir) {
-		return mode, cfg, fmt.Errorf("--opt kernel=%s: %w: want an absolute path", cfg.KernelDir, sandbox.ErrInvalid)
+	if err := checkKernelOpt(opts["kernel"]); err != nil {
+		return mode, cfg, err
 	}
+	cfg.FindKernel = func() (*debkernel.Release, error) { return chooseKernel(opts["kernel"]) }
 	if v := opts["microvm-max"]; v != "" {
 		if cfg.Max, err = strconv.Atoi(v); err != nil || cfg.Max < 1 {
 			return mode, cfg, fmt.Errorf("--opt microvm-max=%s: %w: want a number above 0", v, sandbox.ErrInvalid)

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/opendsec/dsec/backend/microvm/kernel/kerneltest"
 	"github.com/opendsec/dsec/client"
 	"github.com/opendsec/dsec/internal/linux/feature"
 	"github.com/rogpeppe/go-internal/testscript"
@@ -77,6 +78,8 @@ func TestScripts(t *testing.T) {
 			"background": cmdBackground,
 			"echoes":     cmdEchoes,
 			"silent":     cmdSilent,
+
+			"built-kernel": cmdBuiltKernel,
 		},
 	})
 }
@@ -174,6 +177,12 @@ func zombie(pid int) bool {
 func cmdSetID(ts *testscript.TestScript, neg bool, args []string) {
 	lines := strings.Split(strings.TrimSpace(ts.ReadFile("stdout")), "\n")
 	ts.Setenv(args[0], lines[len(lines)-1])
+}
+
+// built-kernel makes what looks like a kernel that this program has built into DSEC_CACHE: built-kernel VERSION
+func cmdBuiltKernel(ts *testscript.TestScript, neg bool, args []string) {
+	_, err := kerneltest.Put(ts.Getenv("DSEC_CACHE"), args[0], "gcc 12")
+	ts.Check(err)
 }
 
 // silent takes connections, notes in a file that somebody asked, and never answers: silent ADDRESS FILE

@@ -41,7 +41,8 @@ nftables (on, and by that), resolver = ADDRESS,... to ask for names, services = 
 s3://BUCKET/PREFIX?endpoint=URL&region=NAME that they lie in (default: a folder of the node's own; docs/stores.md), lazy =
 on, off or auto: whether they are read on demand, cache = room for what was read (default 10g), store-timeout = how long a
 reader waits for the store (default 30s), registry-timeout = for how long a registry may send nothing (default 1m); of function calls: fncall = base of all runtimes, or RUNTIME=BASE,... (default:
-the base called fncall), fncall-parallel = calls that run at once.
+the base called fncall), fncall-parallel = calls that run at once; of microVMs (docs/microvm.md): kernel = own (built here),
+debian or the directory of one (default: the own one where one was built, else Debian's; ` + "`dsec kernel ls`" + `).
 
 --require makes layers of confinement a condition: a node that lacks one of them does not serve.`,
 		Args: exactArgs(0),
@@ -52,8 +53,12 @@ the base called fncall), fncall-parallel = calls that run at once.
 			if drivers[sandbox.BackendName(f.backend)] == nil {
 				return &exitError{2, fmt.Errorf("--backend %s: want container or fake", f.backend)}
 			}
-			if _, err := edgeOpts(f.opts, f.backend); err != nil {
+			opts, err := edgeOpts(f.opts, f.backend)
+			if err != nil {
 				return &exitError{2, err}
+			}
+			if err := presentKernel(opts["kernel"]); err != nil {
+				return err
 			}
 			if err := absoluteOpts(f.opts); err != nil {
 				return err

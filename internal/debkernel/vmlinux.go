@@ -2,8 +2,11 @@ package debkernel
 
 import (
 	"bytes"
+	"debug/elf"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/klauspost/compress/zstd"
@@ -46,4 +49,22 @@ func (r *Release) Vmlinux() ([]byte, error) {
 		return nil, fmt.Errorf("%s: holds no ELF file", r.Image())
 	}
 	return out, nil
+}
+
+// Bootable tells what an ELF file of size bytes is not that QEMU's machines take as a kernel: QEMU itself would end, with a word
+// that few see.
+func Bootable(kernel io.ReaderAt, size int64) error {
+	f, err := elf.NewFile(kernel)
+	if err != nil {
+		return fmt.Errorf("it is no whole ELF file: %w", err)
+	}
+	if f.Machine != elf.EM_X86_64 || f.Class != elf.ELFCLASS64 {
+		return fmt.Errorf("it is for %v, not for x86-64", f.Machine)
+	}
+	for _, p := range f.Progs {
+		if uint64(size) < p.Off || uint64(size)-p.Off < p.Filesz {
+			return errors.New("its end is missing")
+		}
+	}
+	return nil
 }

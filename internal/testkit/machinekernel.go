@@ -10,6 +10,10 @@ import (
 	"github.com/opendsec/dsec/internal/debkernel"
 )
 
+// KernelOpt is the --opt of a node under test by which its microVMs boot the kernel that MachineKernel is about, whatever else was
+// built on this machine.
+func KernelOpt() string { return "kernel=" + cmp.Or(os.Getenv("DSEC_TEST_KERNEL"), "debian") }
+
 // MachineKernel is where the kernel of microVMs lies: Debian's, fetched if need be, or the one in DSEC_TEST_KERNEL, as
 // `make kernel` prints it.
 func MachineKernel(ctx context.Context) (string, error) {

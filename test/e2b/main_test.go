@@ -64,7 +64,7 @@ func startNode(t *testing.T) *node {
 		t.Fatal(err)
 	}
 	n := &node{state: filepath.Join(work, "s")}
-	if n.Node, err = testkit.StartNode(t.Context(), filepath.Join(bin, "dsec"), n.state, "--opt", "pool=1g", "--opt", "warm=4", "--opt", "network=off"); err != nil {
+	if n.Node, err = testkit.StartNode(t.Context(), filepath.Join(bin, "dsec"), n.state, "--opt", "pool=1g", "--opt", "warm=4", "--opt", "network=off", "--opt", testkit.KernelOpt()); err != nil {
 		os.RemoveAll(work)
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/opendsec/dsec/internal/testkit"
 	"github.com/opendsec/dsec/policy/network/datapath"
 )
 
@@ -19,7 +20,7 @@ func TestMachines(t *testing.T) {
 	if _, err := exec.LookPath("qemu-system-x86_64"); err != nil {
 		t.Skip(err)
 	}
-	w := start(t, datapath.EBPF, "microvm=on", "microvm-warm=1")
+	w := start(t, datapath.EBPF, "microvm=on", "microvm-warm=1", testkit.KernelOpt())
 	w.machines = true
 	s := w.sites()
 	for _, c := range cases {

@@ -3,8 +3,6 @@ package kernel
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	_ "embed"
 	"errors"
 	"fmt"
 	"os"
@@ -20,24 +18,16 @@ import (
 	"github.com/opendsec/dsec/internal/debkernel"
 )
 
-//go:embed microvm.config
-var config string
-
-// recipe changes when the steps below change what they make.
-const recipe = "1"
-
-// prefix begins the names of the directories with kernels; building those of the ones where they are built.
-const (
-	prefix   = "kernel-own-"
-	building = ".kernel-build-"
-)
+// building begins the names of the directories in which kernels are built.
+const building = ".kernel-build-"
 
 // Options of a build; the zero value of each but Cache and Source means its default.
 type Options struct {
 	Cache  string            // kernels are kept below it
 	Source debkernel.Options // where the source comes from
 	Jobs   int               // at once; the number of processors
-	Nice   int               // of the build; 15
+	Urgent bool              // at the priority of its caller, instead of a low one
+	Keep   bool              // the tree that it is built in: with another configuration only what changes is compiled again
 	Log    func(format string, args ...any)
 }
 
@@ -63,17 +53,6 @@ func lacks() error {
 	return fmt.Errorf("building a kernel takes what is not installed: apt-get install %s", strings.Join(need, " "))
 }
 
-// List returns the kernels that were built below a cache directory.
-func List(cache string) (list []*debkernel.Release) {
-	dirs, _ := filepath.Glob(filepath.Join(cache, prefix+"*"))
-	for _, d := range dirs {
-		if r := debkernel.Built(d); r != nil {
-			list = append(list, r)
-		}
-	}
-	return list
-}
-
 // Build returns the kernel, built if it is not there yet: half an hour of a processor. One process builds at a time.
 func Build(ctx context.Context, o *Options) (*debkernel.Release, error) {
 	if err := lacks(); err != nil {
@@ -95,15 +74,13 @@ func Build(ctx context.Context, o *Options) (*debkernel.Release, error) {
 	if err != nil {
 		return nil, fmt.Errorf("gcc: %w", err)
 	}
-	compiler, _, _ := strings.Cut(string(cc), "\n")
-	sum := sha256.Sum256([]byte(strings.Join([]string{recipe, config, s.Package, s.Version, compiler}, "\x00")))
-	upstream, _, _ := strings.Cut(s.Version, "-")
-	name := fmt.Sprintf("%s-%x", upstream, sum[:5])
-	dir := filepath.Join(o.Cache, prefix+name)
-	if r := debkernel.Built(dir); r != nil {
+	in := Inputs{Package: s.Package, Version: s.Version}
+	in.Compiler, _, _ = strings.Cut(string(cc), "\n")
+	dir := filepath.Join(o.Cache, in.DirName())
+	if r := debkernel.Built(dir); r != nil && Unfit(r) == "" {
 		return r, nil
 	}
-	b := &build{o: o, work: filepath.Join(o.Cache, building+upstream), source: s.Package + " " + s.Version + ", " + compiler}
+	b := &build{o: o, work: filepath.Join(o.Cache, building+in.upstream()), source: in.String()}
 	if err := b.run(ctx, s, dir); err != nil {
 		return nil, err
 	}
@@ -201,14 +178,23 @@ func (b *build) run(ctx context.Context, s *debkernel.Source, dir string) error 
 		return fmt.Errorf("strip the kernel: %w: %.512s", err, said)
 	}
 	err = errors.Join(os.Chmod(image, 0o644), os.WriteFile(filepath.Join(out, "boot", "config-"+version), conf, 0o644),
-		os.WriteFile(filepath.Join(out, "source"), []byte(b.source+"\n"), 0o644), os.RemoveAll(dir))
+		os.WriteFile(filepath.Join(out, sourceName), []byte(b.source+"\n"), 0o644), syncFile(image), os.RemoveAll(dir))
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(out, dir); err != nil {
+	if err := os.Rename(out, dir); err != nil || b.o.Keep {
 		return err
 	}
 	return os.RemoveAll(b.work)
+}
+
+// syncFile waits until a file is on its disk: under a name that says that it is whole, half of it would be taken.
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // unpack makes the source's tree, unless an interrupted build has left it.

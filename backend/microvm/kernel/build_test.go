@@ -3,12 +3,8 @@ package kernel
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/opendsec/dsec/internal/debkernel"
 )
 
 // TestDiffers: a line that the source did not take is named.
@@ -36,34 +32,6 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestList: a directory with a kernel is one, without modules; half a one is none.
-func TestList(t *testing.T) {
-	cache := t.TempDir()
-	for _, d := range []string{"kernel-own-6.1-a/boot", "kernel-own-6.2-b/boot"} {
-		if err := os.MkdirAll(filepath.Join(cache, d), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	image := filepath.Join(cache, "kernel-own-6.1-a/boot/vmlinux-6.1.5-dsec")
-	if err := os.WriteFile(image, []byte("\x7fELF"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	list := List(cache)
-	if len(list) != 1 || list[0].Version != "6.1.5-dsec" || list[0].Package != "kernel-own-6.1-a" || list[0].Image() != image {
-		t.Fatalf("%+v", list)
-	}
-	r, err := debkernel.Find(&debkernel.Options{Cache: list[0].Dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m, err := r.Modules(t.Context(), "virtio_blk"); err != nil || len(m) != 0 {
-		t.Errorf("modules %v, %v", m, err)
-	}
-	if b, err := r.Vmlinux(); err != nil || string(b) != "\x7fELF" {
-		t.Errorf("%q, %v", b, err)
-	}
-}
-
 // TestAlone: one that waits for another build says so, and ends with its context; a build that is over keeps nobody away.
 func TestAlone(t *testing.T) {
 	o := &Options{Cache: t.TempDir()}
@@ -84,4 +52,15 @@ func TestAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	third.Close()
+}
+
+// TestSettings: what only comments differ in is the same configuration.
+func TestSettings(t *testing.T) {
+	const want = "CONFIG_A=y\n# CONFIG_B is not set\n"
+	if got := settings("# Words, and CONFIG_C=y.\n\nCONFIG_A=y\n  # CONFIG_B is not set\n# CONFIG_B is not needed\n"); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if len(settings(config)) < 1000 {
+		t.Error("this program's configuration is nearly empty")
+	}
 }

@@ -2,13 +2,11 @@ package kernel
 
 import (
 	"bufio"
-	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,7 +20,11 @@ const (
 
 // make runs make in the tree, as a group of processes that ends with ctx, and tells how far it is.
 func (b *build) make(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, "nice", append([]string{"-n", strconv.Itoa(cmp.Or(b.o.Nice, 15)), "make", "-C", b.tree}, args...)...)
+	line := append([]string{"make", "-C", b.tree}, args...)
+	if !b.o.Urgent {
+		line = append([]string{"nice", "-n", "15"}, line...)
+	}
+	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
 	// The same inputs make the same kernel, whoever builds it and when.
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "KBUILD_BUILD_USER=dsec", "KBUILD_BUILD_HOST=dsec", "KBUILD_BUILD_VERSION=1",
 		"KBUILD_BUILD_TIMESTAMP=Thu Jan  1 00:00:00 UTC 1970")
