@@ -118,6 +118,11 @@ func (d *Driver) start(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, i
 		return nil, err
 	}
 	t := time.Now()
+	w, err := qemu.OpenWords(d.dir(id))
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close() // the instance has its own by then
 	p, err := d.startQEMU(r, m, img, tap)
 	if err != nil {
 		return nil, err
@@ -206,7 +211,12 @@ func (d *Driver) copyVars(id sandbox.ID) error {
 // startQEMU starts the process in its groups and records it.
 func (d *Driver) startQEMU(r *record, m *hardware, img *image, tap *os.File) (*os.File, error) {
 	dir := d.dir(r.ID)
-	said, err := os.OpenFile(filepath.Join(dir, logName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	w, err := qemu.OpenWords(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close()
+	said, err := w.Pen()
 	if err != nil {
 		return nil, err
 	}
@@ -233,7 +243,13 @@ func (d *Driver) startQEMU(r *record, m *hardware, img *image, tap *os.File) (*o
 	}
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, UseCgroupFD: true, CgroupFD: int(birth.Fd())}
-	return r.Run(cmd, groups.Join, func() error { return d.save(r) })
+	join := func(pid int) error {
+		if err := qemu.Unwait(said); err != nil {
+			d.log.Warn("what QEMU says may stop it", "id", r.ID, "err", err)
+		}
+		return groups.Join(pid)
+	}
+	return r.Run(cmd, join, func() error { return d.save(r) })
 }
 
 // What SeaBIOS says on its debug port.

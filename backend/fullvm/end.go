@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -156,20 +154,7 @@ func (d *Driver) Console(ctx context.Context, id sandbox.ID) (string, error) {
 }
 
 // said is what QEMU itself said last.
-func (i *instance) said() string {
-	f, err := os.Open(filepath.Join(i.d.dir(i.id), logName))
-	if err != nil {
-		return ""
-	}
-	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return ""
-	}
-	b := make([]byte, maxEvidence)
-	n, _ := f.ReadAt(b, max(0, st.Size()-maxEvidence))
-	return lastBytes(string(b[:n]), maxEvidence)
-}
+func (i *instance) said() string { return lastBytes(i.words.Read(), maxEvidence) }
 
 // bootFailure makes the error of a machine that did not come up one that says what it showed.
 func (i *instance) bootFailure(err error) error {

@@ -27,6 +27,7 @@ type instance struct {
 	id     sandbox.ID
 	limits record
 	groups *cgroup.Sandbox
+	words  *qemu.Words
 	done   chan struct{}
 
 	// screen is held by whoever uses the screen: one at a time.
@@ -58,6 +59,9 @@ func (d *Driver) newInstance(r *record, pidfd *os.File) (*instance, error) {
 	}
 	i := &instance{d: d, id: r.ID, limits: *r, groups: groups, done: make(chan struct{}), screen: make(chan struct{}, 1), pidfd: pidfd,
 		agent: agent{up: make(chan struct{})}}
+	if i.words, err = qemu.OpenWords(d.dir(r.ID)); err != nil {
+		return nil, err
+	}
 	d.mu.Lock()
 	d.instances[i.id] = i
 	d.mu.Unlock()
@@ -113,6 +117,7 @@ func (i *instance) forget() {
 	if first != nil {
 		first.Close()
 	}
+	i.words.Close()
 	if m != nil {
 		m.Close()
 	}

@@ -157,6 +157,11 @@ func (d *Driver) goOn(ctx context.Context, id sandbox.ID, spec *sandbox.Spec, im
 	if err := d.bound(id, spec.Limits, m.memory); err != nil {
 		return nil, err
 	}
+	w, err := qemu.OpenWords(d.dir(id))
+	if err != nil {
+		return nil, err
+	}
+	defer w.Close() // the instance has its own by then
 	p, err := d.startQEMU(r, m, img, tap)
 	if err != nil {
 		return nil, err

@@ -24,7 +24,6 @@ const (
 	seedName    = "seed.iso"
 	pictureName = "picture.png"
 	textName    = "text"
-	logName     = "log"
 	controlName = "control" // ports of the agent; names of their devices as well
 	channelName = "channel"
 )

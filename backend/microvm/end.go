@@ -143,7 +143,7 @@ func (i *instance) console(ctx context.Context) string {
 }
 
 // said is what QEMU itself said last.
-func (i *instance) said() string { return i.words.read() }
+func (i *instance) said() string { return i.words.Read() }
 
 // bootFailure makes the error of a machine that did not come up one that says what its console did.
 func (i *instance) bootFailure(err error) error {

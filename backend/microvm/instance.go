@@ -12,6 +12,7 @@ import (
 
 	"github.com/opendsec/dsec/backend/container/cgroup"
 	"github.com/opendsec/dsec/backend/microvm/qmp"
+	"github.com/opendsec/dsec/backend/qemu"
 	"github.com/opendsec/dsec/guest/aether"
 	"github.com/opendsec/dsec/guest/machine/control"
 	"github.com/opendsec/dsec/internal/linux"
@@ -28,7 +29,7 @@ type instance struct {
 	limits record
 	groups *cgroup.Sandbox
 	done   chan struct{}
-	words  *words // of QEMU's
+	words  *qemu.Words
 
 	boot     string // how it came up: bootWarm and so on
 	layersAs string // how its layers come to it, in words; "" = as disks
@@ -96,7 +97,7 @@ func (d *Driver) newInstance(r *record, pidfd *os.File) (*instance, error) {
 		return nil, err
 	}
 	i := &instance{d: d, id: r.ID, limits: *r, groups: groups, done: make(chan struct{}), pidfd: pidfd, filled: map[string]filling{}, saved: r.Saved}
-	if i.words, err = d.openWords(r.ID); err != nil {
+	if i.words, err = qemu.OpenWords(d.dir(r.ID)); err != nil {
 		return nil, err
 	}
 	d.mu.Lock()
@@ -165,7 +166,7 @@ func (i *instance) forget() {
 		delete(i.d.instances, i.id)
 	}
 	i.d.mu.Unlock()
-	i.words.close()
+	i.words.Close()
 	if first != nil {
 		first.Close()
 	}

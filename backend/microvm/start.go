@@ -66,11 +66,11 @@ func (d *Driver) startMachine(ctx context.Context, id sandbox.ID, m *hardware) (
 	if err := groups.SetLimits(limits); err != nil {
 		return nil, err
 	}
-	w, err := d.openWords(id)
+	w, err := qemu.OpenWords(d.dir(id))
 	if err != nil {
 		return nil, err
 	}
-	defer w.close() // the instance has its own by then
+	defer w.Close() // the instance has its own by then
 	p, err := d.startQEMU(r, m)
 	if err != nil {
 		return nil, err
@@ -147,12 +147,12 @@ const minDisk = 4 << 20
 // startQEMU starts the process in its groups and records it.
 func (d *Driver) startQEMU(r *record, m *hardware) (*os.File, error) {
 	dir := d.dir(r.ID)
-	w, err := d.openWords(r.ID)
+	w, err := qemu.OpenWords(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer w.close()
-	said, err := w.pen()
+	defer w.Close()
+	said, err := w.Pen()
 	if err != nil {
 		return nil, err
 	}
@@ -194,7 +194,7 @@ func (d *Driver) startQEMU(r *record, m *hardware) (*os.File, error) {
 		// It sees no other process, reaches no network but by the tap that it is handed, and shares no memory by name.
 		Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS}
 	join := func(pid int) error {
-		if err := unwait(said); err != nil {
+		if err := qemu.Unwait(said); err != nil {
 			d.log.Warn("what QEMU says may stop it", "id", r.ID, "err", err)
 		}
 		return groups.Join(pid)

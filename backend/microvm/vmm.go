@@ -33,7 +33,6 @@ const (
 	controlName = "control"
 	channelName = "channel"
 	diskName    = "disk.raw"
-	logName     = "log"
 )
 
 // VMMUser is the user and group that QEMU runs as: of no account, and of no file.

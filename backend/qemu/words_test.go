@@ -1,4 +1,4 @@
-package microvm
+package qemu
 
 import (
 	"os"
@@ -6,30 +6,23 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/opendsec/dsec/sandbox"
 )
 
 // TestSaid: a program that talks without end neither fills the node's disk nor waits for a reader; what it said can be read
 // after its end.
 func TestSaid(t *testing.T) {
-	d := &Driver{root: t.TempDir()}
-	id := sandbox.NewID(sandbox.NewEdgeID())
-	if err := os.Mkdir(d.dir(id), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	w, err := d.openWords(id)
+	w, err := OpenWords(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer w.close()
+	defer w.Close()
 	for _, c := range []struct{ script, want string }{
 		{"echo hello; sleep 0.2; echo begin; dd if=/dev/zero bs=4096 count=1000 2>/dev/null | tr '\\0' x; true", "x"},
 		{"echo the last words; kill -9 $$", "the last words"},
 		{"echo the last; echo 'qemu: warning: hub 0 is not connected to host network'", "the last"}, // as each says
 	} {
 		cmd := exec.Command("sh", "-c", c.script)
-		pen, err := w.pen()
+		pen, err := w.Pen()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +30,7 @@ func TestSaid(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		if err := unwait(pen); err != nil {
+		if err := Unwait(pen); err != nil {
 			t.Fatal(err)
 		}
 		pen.Close()
@@ -49,7 +42,7 @@ func TestSaid(t *testing.T) {
 			_ = cmd.Process.Kill()
 			t.Fatal("it waits for a reader")
 		}
-		if got := w.read(); !strings.HasSuffix(got, c.want) || len(got) > maxEvidence {
+		if got := w.Read(); !strings.HasSuffix(got, c.want) || len(got) > maxWords {
 			t.Errorf("%q: %d bytes, %.100q", c.script, len(got), got)
 		}
 		if st, err := os.Stat(w.f.Name()); err != nil || st.Size() > 0 {
