@@ -31,27 +31,14 @@ func (i *instance) heard(e qmp.Event) {
 func (i *instance) checkOver() {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
-	if status, err := i.status(ctx); err == nil && over(status) {
+	if status, err := i.status(ctx); err == nil && qemu.Over(status) {
 		i.stopped(ctx)
 	}
 }
 
 // status is QEMU's word for what the machine does.
 func (i *instance) status(ctx context.Context) (string, error) {
-	var s struct {
-		Status string `json:"status"`
-	}
-	err := i.query(ctx, "query-status", nil, &s)
-	return s.Status, err
-}
-
-// over tells whether a machine of this status has ended.
-func over(status string) bool {
-	switch status {
-	case "shutdown", "guest-panicked", "internal-error", "io-error":
-		return true
-	}
-	return false
+	return qemu.Status(ctx, monitor{i})
 }
 
 // stopped is called when the machine, not QEMU, has ended.

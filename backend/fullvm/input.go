@@ -138,7 +138,7 @@ func (i *instance) chord(ctx context.Context, keys []string, hold, after time.Du
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 	defer cancel()
 	if uerr := i.send(last, up...); uerr != nil {
-		if status, serr := i.status(last); serr == nil && over(status) {
+		if status, serr := i.status(last); serr == nil && qemu.Over(status) {
 			return nil // it was switched off by these keys
 		}
 		if err == nil {

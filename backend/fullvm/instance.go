@@ -81,7 +81,7 @@ func (i *instance) attach(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if over(status) {
+	if qemu.Over(status) {
 		i.stopped(ctx)
 		return nil
 	}

@@ -104,19 +104,10 @@ func (d *Driver) unplug(id sandbox.ID) error {
 	if err != nil {
 		return err
 	}
-	if n := d.cfg.Network; n != nil {
-		n.Part(r.Slot)
-		if err := n.Detach(r.Slot); err != nil {
-			return err
-		}
-	}
-	// Whoever comes again must not take it from the next that has it.
-	r.Net = false
-	if err := d.save(r); err != nil {
-		return err
-	}
-	d.places.Release(r.Slot)
-	return nil
+	return d.places.TakeAway(d.cfg.Network, r.Slot, func() error {
+		r.Net = false
+		return d.save(r)
+	})
 }
 
 // sweepNetwork closes the links that are no machine's.

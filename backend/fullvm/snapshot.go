@@ -194,7 +194,7 @@ func (i *instance) stands(ctx context.Context) (bool, error) {
 	for {
 		status, err := i.status(ctx)
 		if err != nil || status != "finish-migrate" {
-			return standsStill(status), err
+			return qemu.StandsStill(status), err
 		}
 		select {
 		case <-time.After(10 * time.Millisecond):
@@ -203,9 +203,6 @@ func (i *instance) stands(ctx context.Context) (bool, error) {
 		}
 	}
 }
-
-// standsStill tells whether a machine of this status waits to be let go on.
-func standsStill(status string) bool { return status == "paused" || status == "postmigrate" }
 
 // OpenSnapshot is refused: what a system has written to its disk is no layer.
 func (d *Driver) OpenSnapshot(id sandbox.SnapshotID) (*os.File, error) {

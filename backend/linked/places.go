@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/opendsec/dsec/policy/network/link"
+	"github.com/opendsec/dsec/policy/network/node"
 	"github.com/opendsec/dsec/sandbox"
 )
 
@@ -50,6 +51,22 @@ func (p *Places) Used(slot int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.used[slot]
+}
+
+// TakeAway takes a machine's slot out of the network, once its link has ended, and gives it back. n may be nil. forget notes that the
+// machine has it no more, before another gets it: whoever comes again must not take it from that one.
+func (p *Places) TakeAway(n *node.Network, slot int, forget func() error) error {
+	if n != nil {
+		n.Part(slot)
+		if err := n.Detach(slot); err != nil {
+			return err
+		}
+	}
+	if err := forget(); err != nil {
+		return err
+	}
+	p.Release(slot)
+	return nil
 }
 
 // Release gives a slot back.

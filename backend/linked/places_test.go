@@ -33,4 +33,11 @@ func TestPlaces(t *testing.T) {
 	if _, err := p.Take(); !errors.Is(err, sandbox.ErrExhausted) {
 		t.Errorf("one too many: %v", err)
 	}
+	lost := errors.New("not noted")
+	if err := p.TakeAway(nil, first, func() error { return lost }); !errors.Is(err, lost) || !p.Used(first) {
+		t.Errorf("a slot that its machine still has by its record: %v, used: %v", err, p.Used(first))
+	}
+	if err := p.TakeAway(nil, first, func() error { return nil }); err != nil || p.Used(first) {
+		t.Errorf("a slot that was taken away: %v, used: %v", err, p.Used(first))
+	}
 }

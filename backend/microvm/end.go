@@ -37,31 +37,15 @@ func (i *instance) heard(e qmp.Event) {
 
 // checkOver looks whether a machine that stands still has ended.
 func (i *instance) checkOver() {
-	if status, err := i.status(context.Background()); err == nil && over(status) {
+	if status, err := i.status(context.Background()); err == nil && qemu.Over(status) {
 		i.stopped(context.Background())
 	}
 }
 
 // status is QEMU's word for what the machine does.
 func (i *instance) status(ctx context.Context) (string, error) {
-	var s struct {
-		Status string `json:"status"`
-	}
-	err := i.query(ctx, "query-status", nil, &s)
-	return s.Status, err
+	return qemu.Status(ctx, monitor{i})
 }
-
-// over tells whether a machine of this status has ended.
-func over(status string) bool {
-	switch status {
-	case "shutdown", "guest-panicked", "internal-error", "io-error":
-		return true
-	}
-	return false
-}
-
-// standsStill tells whether a machine of this status waits to be let go on.
-func standsStill(status string) bool { return status == "paused" || status == "postmigrate" }
 
 // stopped is called when the machine, not QEMU, has ended.
 func (i *instance) stopped(ctx context.Context) {

@@ -122,7 +122,7 @@ func (i *instance) attach(ctx context.Context) error {
 		return err
 	}
 	status, err := i.status(ctx)
-	if err == nil && over(status) {
+	if err == nil && qemu.Over(status) {
 		i.stopped(ctx)
 	}
 	return err
@@ -227,7 +227,7 @@ func (i *instance) wake(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if standsStill(status) {
+		if qemu.StandsStill(status) {
 			return i.run(ctx, "cont")
 		}
 		if status != "finish-migrate" {
@@ -277,7 +277,7 @@ func (i *instance) wakeAgain(ctx context.Context) error {
 		return err
 	}
 	status, err := i.status(ctx)
-	if err == nil && over(status) {
+	if err == nil && qemu.Over(status) {
 		i.stopped(ctx)
 		return nil // its end is known
 	}

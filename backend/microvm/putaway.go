@@ -102,7 +102,7 @@ func (i *instance) Save(ctx context.Context) (bytes int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if !standsStill(status) {
+	if !qemu.StandsStill(status) {
 		return 0, fmt.Errorf("%w: it is %s, not paused", sandbox.ErrFailedPrecondition, status)
 	}
 	if bytes, err = i.writeSaved(ctx); err != nil {

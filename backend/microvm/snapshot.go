@@ -173,7 +173,7 @@ func (i *instance) goOn(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	status, err := i.awaitStatus(wait, func(s string) bool { return s != "finish-migrate" })
-	if err != nil || standsStill(status) { // one that runs takes it too
+	if err != nil || qemu.StandsStill(status) { // one that runs takes it too
 		if cerr := i.run(ctx, "cont"); cerr != nil {
 			return errors.Join(err, cerr)
 		}

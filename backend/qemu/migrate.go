@@ -87,13 +87,11 @@ func Load(ctx context.Context, m Monitor, give func(io.Writer) error) error {
 		return fmt.Errorf("restore: %w", err)
 	}
 	for {
-		var s struct {
-			Status string `json:"status"`
-		}
-		if err := m.Do(ctx, "query-status", nil, &s); err != nil {
+		status, err := Status(ctx, m)
+		if err != nil {
 			return fmt.Errorf("restore: %w", err)
 		}
-		if s.Status != "inmigrate" {
+		if status != "inmigrate" {
 			return nil
 		}
 		if err := wait(ctx); err != nil {
