@@ -87,7 +87,7 @@ func TestNoMachine(t *testing.T) {
 			if err := d.Close(t.Context()); err != nil {
 				t.Error(err)
 			}
-			if left, _ := filepath.Glob(filepath.Join(state, "run/vm/*")); len(left) > 0 {
+			if left, _ := filepath.Glob(filepath.Join(state, "run/vm/s*")); len(left) > 0 {
 				t.Errorf("left behind: %q", left)
 			}
 		})
