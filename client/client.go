@@ -63,6 +63,10 @@ func New(o Options) (*Client, error) {
 	if o.FirstContact == 0 {
 		o.FirstContact = 2 * time.Second
 	}
+	o.Config = o.Config.trimmed()
+	if err := checkKey(o.Config.Key); err != nil {
+		return nil, err
+	}
 	base, err := url.Parse(strings.TrimRight(o.Config.URL, "/"))
 	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
 		return nil, fmt.Errorf("service URL %q: want http://HOST:PORT or https://HOST (DSEC_URL)", o.Config.URL)

@@ -375,6 +375,8 @@ func TestConfig(t *testing.T) {
 		{"http://elsewhere", "", client.Config{URL: "http://elsewhere"}}, // the key is not for that one
 		{want.URL, "", want},
 		{"http://elsewhere", "e", client.Config{URL: "http://elsewhere", Key: "e"}},
+		{"http://elsewhere\n", " e\r\n", client.Config{URL: "http://elsewhere", Key: "e"}}, // from files
+		{want.URL + "/", "", want},
 	} {
 		t.Setenv("DSEC_URL", c.url)
 		t.Setenv("DSEC_API_KEY", c.key)
@@ -384,6 +386,11 @@ func TestConfig(t *testing.T) {
 	}
 	if _, err := client.New(client.Options{Config: client.Config{URL: "localhost:7777"}}); err == nil || !strings.Contains(err.Error(), "DSEC_URL") {
 		t.Errorf("URL without a scheme: %v", err)
+	}
+	for _, key := range []string{"dsec_a b", "dsec_a\nb", "dsec_é", "dsec_\x7f"} {
+		if _, err := client.New(client.Options{Config: client.Config{URL: want.URL, Key: key}}); err == nil || !strings.Contains(err.Error(), "DSEC_API_KEY") || strings.Contains(err.Error(), "dsec_") {
+			t.Errorf("key %q: %v", key, err)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Config is where the service is and the key to it.
@@ -33,7 +34,7 @@ func UserConfigPath() (string, error) {
 // LoadConfig takes DSEC_URL and DSEC_API_KEY; what they leave open comes from the user's file, else from the one
 // in the default state directory. Error: ErrNoConfig.
 func LoadConfig() (Config, error) {
-	c := Config{URL: os.Getenv("DSEC_URL"), Key: os.Getenv("DSEC_API_KEY")}
+	c := Config{URL: os.Getenv("DSEC_URL"), Key: os.Getenv("DSEC_API_KEY")}.trimmed()
 	if c.URL != "" && c.Key != "" {
 		return c, nil
 	}
@@ -50,7 +51,7 @@ func LoadConfig() (Config, error) {
 		if err != nil {
 			return Config{}, err
 		}
-		if c.URL != "" && c.URL != f.URL { // a key of another service is of no use to this one
+		if c.URL != "" && strings.TrimRight(c.URL, "/") != strings.TrimRight(f.URL, "/") { // a key of another service is of no use to this one
 			continue
 		}
 		if c.Key == "" {
@@ -63,6 +64,21 @@ func LoadConfig() (Config, error) {
 		return Config{}, ErrNoConfig
 	}
 	return c, nil
+}
+
+// trimmed takes away what a file or a shell has put around the values: a line's end, above all.
+func (c Config) trimmed() Config {
+	return Config{URL: strings.TrimSpace(c.URL), Key: strings.TrimSpace(c.Key)}
+}
+
+// checkKey refuses what no header can carry. The error does not show the key.
+func checkKey(key string) error {
+	for i := range len(key) {
+		if key[i] <= ' ' || key[i] > '~' {
+			return fmt.Errorf("API key: byte %d of %d is a space, a control character or not ASCII, which no key has: give it as `dsec key create` printed it (DSEC_API_KEY)", i+1, len(key))
+		}
+	}
+	return nil
 }
 
 // ReadConfig reads one file.

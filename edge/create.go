@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"syscall"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -213,11 +212,8 @@ func (e *Edge) begin(p *plan, req *dsecv1.CreateResolvedRequest, c *creation, it
 		return nil, err
 	}
 	log, err := record.Create(e.boxDir(newPrefix+rand.Text()), e.cfg.Record)
-	if errors.Is(err, syscall.ENOSPC) {
-		return nil, fmt.Errorf("create sandbox: %w: the disk of the node's records is full; make room in its state directory", sandbox.ErrExhausted)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, sandbox.ErrUnavailable)
+		return nil, notRecorded("create sandbox", err)
 	}
 	b := e.newBox(p.backend, log)
 	b.at = e.cfg.Clock.Wall()
@@ -233,7 +229,7 @@ func (e *Edge) begin(p *plan, req *dsecv1.CreateResolvedRequest, c *creation, it
 	b.entry = &record.Entry{Body: &record.Entry_Created{Created: b.created}}
 	if err := log.Append(b.entry); err != nil {
 		_ = log.Remove()
-		return nil, fmt.Errorf("%w: %w", err, sandbox.ErrUnavailable)
+		return nil, notRecorded("create sandbox", err)
 	}
 	if err := failpoint.Hit("create.after_journal"); err != nil {
 		_ = log.Remove()
@@ -278,7 +274,7 @@ func (e *Edge) ready(ctx context.Context, b *box, p *plan, inst sandbox.Instance
 		Kernel: kernelOf(inst)}}}
 	if err := b.log.Append(entry); err != nil {
 		closeQuietly(conn)
-		return fmt.Errorf("%w: %w", err, sandbox.ErrUnavailable)
+		return notRecorded("record readiness", err)
 	}
 	if err := b.log.Sync(); err != nil {
 		closeQuietly(conn)

@@ -9,8 +9,8 @@ import (
 	"github.com/opendsec/dsec/sandbox"
 )
 
-// TestNotRecorded: who asks for what cannot be recorded is told what to do where the disk is full, and where it is something else,
-// what.
+// TestNotRecorded: who asks for what cannot be recorded is told what to do where the disk is full, without clients trying again
+// for minutes; and where it is something else, what.
 func TestNotRecorded(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
@@ -19,7 +19,7 @@ func TestNotRecorded(t *testing.T) {
 	defer full.Close()
 	_, err = full.Write([]byte("x"))
 	err = notRecorded("record of sandbox s1", err)
-	if !errors.Is(err, sandbox.ErrUnavailable) || !strings.Contains(err.Error(), "make room in its state directory") {
+	if !errors.Is(err, sandbox.ErrExhausted) || errors.Is(err, sandbox.ErrUnavailable) || !strings.Contains(err.Error(), "make room in its state directory") {
 		t.Error(err)
 	}
 	err = notRecorded("record of sandbox s1", os.ErrClosed)

@@ -159,7 +159,7 @@ func (s *Server) routes() http.Handler {
 		api.Handle(dsecv1connect.NewNetworkDefaultServiceHandler(networkDefaults{s}, opts...))
 	}
 	api.HandleFunc("/", s.unknownPath)
-	return api
+	return s.addressed(api)
 }
 
 // Handler serves the API.

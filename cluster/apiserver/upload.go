@@ -12,6 +12,7 @@ import (
 
 	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/internal/linger"
+	"github.com/opendsec/dsec/layer"
 	"github.com/opendsec/dsec/sandbox"
 	"google.golang.org/protobuf/encoding/protojson"
 )
@@ -126,6 +127,9 @@ func readUpload(q url.Values) (*upload, error) {
 
 // putStep keeps an imported layer as what a step of a build made.
 func (s *Server) putStep(ctx context.Context, key string, l *dsecv1.Layer) error {
+	if _, err := layer.ParseDigest(l.GetDigest()); err != nil { // it becomes part of a path at the importer's
+		return fmt.Errorf("keep step of a build: %w", err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	if err := s.importer.keep(ctx, l.GetDigest()); err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	dsecv1 "github.com/opendsec/dsec/api/dsec/v1"
 	"github.com/opendsec/dsec/client"
 	"github.com/opendsec/dsec/cluster/apiserver"
 	"github.com/opendsec/dsec/layer/importer"
@@ -126,6 +127,10 @@ func TestRefusedUploadSaysWhy(t *testing.T) {
 		body := io.MultiReader(bytes.NewReader(head.Bytes()), io.LimitReader(endless{}, 1<<30))
 		_, err := c.UploadLayer(t.Context(), up, body, nil)
 		sandboxtest.WantCode(t, err, connect.CodeInvalidArgument, want)
+	}
+	for _, digest := range []string{"", "../x", "a\x00b", "%s", "b3:" + strings.Repeat("A", 64)} { // would be part of a path at the importer's
+		_, err := c.Layers.PutStep(ctxT(t), &dsecv1.PutStepRequest{Key: "aa", Layer: &dsecv1.Layer{Digest: digest}})
+		sandboxtest.WantCode(t, err, connect.CodeInvalidArgument, "layer digest")
 	}
 }
 

@@ -470,4 +470,10 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s: %s, %s, %v, %v; want %v", source, c, n, err, nerr, want)
 		}
 	}
+	for _, source := range []string{"", "A", "a b", "a\nb", "a\x1b[31m", strings.Repeat("A", 100_000), "http://x/y"} {
+		_, err := oci.Canonical(source)
+		if !errors.Is(err, sandbox.ErrInvalid) || len(err.Error()) > 400 || strings.ContainsAny(err.Error(), "\n\x1b") || !strings.Contains(err.Error(), "want docker://HOST/NAME:TAG") {
+			t.Errorf("%.20q: %.500q", source, err)
+		}
+	}
 }

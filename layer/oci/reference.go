@@ -23,8 +23,8 @@ func parseSource(source string, insecure bool) (name.Reference, error) {
 		opts = append(opts, name.Insecure)
 	}
 	ref, err := name.ParseReference(s, opts...)
-	if err != nil {
-		return nil, fmt.Errorf("image source %.200q: %w: %w", source, sandbox.ErrInvalid, err)
+	if err != nil { // the library's own words are the source again, as long and as unprintable as it is
+		return nil, fmt.Errorf("image source %.200q: %w: want docker://HOST/NAME:TAG or docker://HOST/NAME@sha256:DIGEST, in lower case", source, sandbox.ErrInvalid)
 	}
 	return ref, nil
 }

@@ -46,6 +46,22 @@ def test_a_key_is_not_sent_to_another_service(home: Path) -> None:
     assert config.load("http://u:2/").key == "ku"
 
 
+def test_what_is_around_values_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DSEC_URL", "http://e:3/\n")
+    monkeypatch.setenv("DSEC_API_KEY", " ke\r\n")
+    assert config.load() == config.Config("http://e:3", "ke")
+    assert config.load("http://a:4 ", "ka\n") == config.Config("http://a:4", "ka")
+
+
+@pytest.mark.parametrize("key", ["secret a", "secret\na", "secreté", "secret\x7f"])
+def test_a_key_that_is_none_is_refused_unseen(key: str) -> None:
+    with pytest.raises(InvalidArgument, match="DSEC_API_KEY") as e:
+        config.load("http://a:4", key)
+    assert "secret" not in str(e.value)
+    with pytest.raises(InvalidArgument, match="control characters"):
+        config.load("http://a\n:4", "ka")
+
+
 def test_a_readable_key_is_warned_of(home: Path) -> None:
     write(home / ".config/dsec/client.json", json.dumps({"url": "http://u:2", "key": "ku"}), 0o644)
     with pytest.warns(UserWarning, match="chmod 600"):

@@ -34,10 +34,11 @@ def load(url: str | None = None, key: str | None = None) -> Config:
     """Take the arguments, else DSEC_URL and DSEC_API_KEY, else the user's file, else SYSTEM_FILE.
 
     A key from a file is used only with the address in that file: it is of no use to another service.
-    Raises InvalidArgument when nothing tells where the service is, or a file is no configuration.
+    White space around either is taken away. Raises InvalidArgument when nothing tells where the service is, a file is
+    no configuration, or the key has characters that no key has.
     """
-    url = url or os.environ.get("DSEC_URL") or ""
-    key = key or os.environ.get("DSEC_API_KEY") or ""
+    url = (url or os.environ.get("DSEC_URL") or "").strip()
+    key = (key or os.environ.get("DSEC_API_KEY") or "").strip()
     if not (url and key):
         for path in (user_file(), SYSTEM_FILE):
             found = _read(path)
@@ -53,6 +54,15 @@ def load(url: str | None = None, key: str | None = None) -> Config:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidArgument(f"address of the service {url!r}: want http://HOST:PORT or https://HOST:PORT")
+    if not url.isprintable():
+        raise InvalidArgument(f"address of the service {url!r}: it has control characters")
+    key = key.strip()
+    for i, c in enumerate(key):
+        if not "!" <= c <= "~":  # no header can carry it; the message does not show the key
+            raise InvalidArgument(
+                f"API key: character {i + 1} of {len(key)} is a space, a control character or not ASCII, "
+                "which no key has: give it as `dsec key create` printed it (DSEC_API_KEY)"
+            )
     return Config(url.rstrip("/"), key)
 
 
