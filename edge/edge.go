@@ -173,7 +173,12 @@ func (e *Edge) add(b *box) {
 // retire keeps an ended sandbox for its retention time; beyond the bound the oldest go at once.
 func (e *Edge) retire(b *box) {
 	e.mu.Lock()
-	e.retired = append(e.retired, b)
+	// By when they ended: callers know of an end before it comes here, and the next one may overtake it.
+	at := len(e.retired)
+	for at > 0 && e.retired[at-1].endedAt.After(b.endedAt) {
+		at--
+	}
+	e.retired = slices.Insert(e.retired, at, b)
 	e.mu.Unlock()
 	e.trimRetired()
 }

@@ -38,7 +38,7 @@ func (s *Server) addressed(next http.Handler) http.Handler {
 		}
 		if r.Method != http.MethodPost {
 			w.Header().Set("Allow", http.MethodPost)
-			s.refuse(w, http.StatusMethodNotAllowed, fmt.Errorf("%.10q %s: %w: want POST", r.Method, r.URL.Path, sandbox.ErrInvalid))
+			s.refuse(w, http.StatusMethodNotAllowed, fmt.Errorf("%.10s %s: %w: want POST", r.Method, r.URL.Path, sandbox.ErrInvalid))
 			return
 		}
 		if types := contentTypes(m.IsStreamingServer() || m.IsStreamingClient()); !slices.Contains(types, mediaType(r)) {

@@ -90,7 +90,7 @@ func stateText(s *dsecv1.Sandbox) string {
 
 func environmentText(e *dsecv1.Environment) string {
 	var parts []string
-	for _, p := range append([]string{e.GetName(), e.GetImage(), e.GetBase(), e.GetWorkspace()}, e.GetToolkits()...) {
+	for _, p := range append([]string{e.GetName(), e.GetImage(), e.GetBase(), e.GetWorkspace(), e.GetSnapshot()}, e.GetToolkits()...) {
 		if p != "" {
 			parts = append(parts, p)
 		}
