@@ -60,7 +60,7 @@ func TestKernelChanged(t *testing.T) {
 
 // probes says, line by line, what of the kernel's a program in a machine can use: "ok", or the number of the error.
 const probes = `
-sub try { my ($name, @call) = @_; my $r = syscall(@call); print "$name ", ($r < 0 ? $! + 0 : "ok"), "\n" }
+sub try { my ($name, $call, @args) = @_; my $r = syscall($call, @args); print "$name ", ($r < 0 ? $! + 0 : "ok"), "\n" }
 my $zeros = "\0" x 4096;
 try("io_uring", 425, 4, $zeros);
 try("userfaultfd", 323, 1);
@@ -70,7 +70,8 @@ try("modify_ldt", 154, 0, $zeros, 16);
 try("process_vm_readv", 310, $$, 0, 0, 0, 0, 0);
 my $elf = pack("C16vvVVVVVvvvvvv", 0x7f, 0x45, 0x4c, 0x46, 1, 1, 1, (0) x 9, 2, 3, 1, 0x08048054, 52, 0, 0, 52, 32, 1, 0, 0, 0)
 	. pack("V8", 1, 0, 0x08048000, 0x08048000, 96, 96, 5, 4096) . "\xb8\1\0\0\0\xbb\x2a\0\0\0\xcd\x80";
-open(my $f, ">", "/root/32") and print $f $elf and close($f) and chmod(0755, "/root/32");
+my $f;
+open($f, ">", "/root/32") and print $f $elf and close($f) and chmod(0755, "/root/32");
 print "32 bits ", (system("/root/32") >> 8 == 42 ? "ok" : $? >> 8), "\n";
 print "namespaces ", (system("unshare -Urmn sh -c 'mount -t tmpfs x /mnt && cd /mnt && mkdir l u w m &&
 	mount -t overlay -o userxattr,lowerdir=l,upperdir=u,workdir=w x m'") >> 8 ? "refused" : "ok"), "\n";
@@ -79,7 +80,7 @@ for my $d (["fuse", 10, 229], ["net/tun", 10, 200], ["loop0", 7, 0]) {
 	print "$d->[0] ", (open(my $h, "+<", "/root/d") ? "ok" : "refused"), "\n";
 	unlink("/root/d");
 }
-try("bpf", 321, 0, $zeros, 32);
+try("bpf", 321, 0, pack("L4", 2, 4, 4, 1) . $zeros, 72); # a map
 `
 
 // TestPrograms: programs in a machine can use the same of both kernels, and what docs/microvm.md says that none can use is refused.
