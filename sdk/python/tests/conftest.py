@@ -30,8 +30,8 @@ def running(*opts: str) -> Iterator[Node]:
     parent = Path(os.environ.get("DSEC_TEST_STATE", "/var/tmp"))
     state = Path(tempfile.mkdtemp(prefix="dsec-pytest-", dir=parent))
     try:
-        # One node of a machine has its network: those that are not about it leave it to others. Machines boot the same kernel
-        # wherever the tests run.
+        # One node of a machine has its network: those that are not about it leave it to others. MicroVMs boot the same
+        # kernel wherever the tests run.
         usual = ("network=off", "kernel=" + (os.environ.get("DSEC_TEST_KERNEL") or "debian"))
         n = Node.start(state, *opts, *(u for u in usual if not any(o.split("=")[0] == u.split("=")[0] for o in opts)))
         try:
