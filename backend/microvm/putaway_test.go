@@ -90,7 +90,7 @@ func TestPutAwayKilled(t *testing.T) {
 			state, node := t.TempDir(), sandbox.NewEdgeID()
 			sweepAtEnd(t, f, node, state)
 			cmd := exec.Command(os.Args[0], "-test.run", "^TestPutAwayChild$")
-			cmd.Env = append(os.Environ(), putAwayState+"="+state, putAwayEdge+"="+string(node), failpoint.EnvVar+"="+c.point+"=kill")
+			cmd.Env = append(os.Environ(), putAwayState+"="+state, putAwayEdge+"="+string(node), failpoint.EnvVar+"="+c.point+"=kill", "TMPDIR="+t.TempDir())
 			out, err := cmd.CombinedOutput()
 			var exit *exec.ExitError
 			if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
