@@ -755,7 +755,8 @@ type SandboxSpec struct {
 	// Like env, but never in listings, logs or records.
 	Secrets map[string]string `protobuf:"bytes,5,rep,name=secrets,proto3" json:"secrets,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Labels  map[string]string `protobuf:"bytes,6,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Seconds from readiness to the end; 0 = the node's default; negative is refused; absent = default.
+	// Seconds from readiness to the end, those while it is paused not counted; 0 = the node's default; negative is refused;
+	// absent = default.
 	TtlSeconds *float64 `protobuf:"fixed64,7,opt,name=ttl_seconds,json=ttlSeconds,proto3,oneof" json:"ttl_seconds,omitempty"`
 	// Idle timeout: seconds without API activity; does not run out while a command or stream is active, or
 	// while paused. Absent or 0 = none.
