@@ -52,6 +52,12 @@ DSEC_URL and DSEC_API_KEY choose another service.`,
 	add("environment", newImage(), newLayer(), newEnv(), newRuntime())
 	root.AddCommand(newServe())
 	root.AddCommand(extraCommands()...)
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			groups(c)
+		}
+	}
 	return root
 }
 
