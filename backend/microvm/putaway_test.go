@@ -139,7 +139,7 @@ func TestPutAwayKilled(t *testing.T) {
 			if err := inst.Destroy(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if left, _ := filepath.Glob(filepath.Join(state, "run/vm/*")); len(left) > 0 && strings.Join(left, "") != filepath.Join(state, "run/vm/cgroups.json") {
+			if left, _ := filepath.Glob(filepath.Join(state, "run/vm/s*")); len(left) > 0 { // of machines: the driver's own files stay
 				t.Errorf("left behind: %q", left)
 			}
 		})
