@@ -199,7 +199,7 @@ func TestSuccessor(t *testing.T) {
 	if err := second.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(state, "run/vm/*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(state, "run/vm/s*")); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 	if _, err := second.Recover(t.Context(), keep, made[0].Handle()); !errors.Is(err, sandbox.ErrNotFound) {
@@ -234,7 +234,7 @@ func TestNoBoot(t *testing.T) {
 	if err := d.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(state, "run/vm/*")); len(left) > 0 {
+	if left, _ := filepath.Glob(filepath.Join(state, "run/vm/s*")); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 }
