@@ -113,16 +113,52 @@ func (g *groups) signal(name string, sig int) error {
 	return nil
 }
 
-// remove kills what is left and removes the group.
+// Groups that programs make below their command's, where they have namespaces of their own.
+const (
+	maxDepth    = 8               // of groups below work
+	maxGroups   = 8 << 10         // below work, the commands' with them
+	removalWait = 1 * time.Second // for a group without processes that others keep making groups in
+)
+
+// remove kills what is left and removes the group, with those that programs have made in it. Whoever asks waits, and all commands'
+// ends with it: what cannot be removed stays until the machine ends.
 func (g *groups) remove(name string) error {
-	if err := g.signal(name, 9); err != nil {
-		return nil // gone
+	var empty time.Time // since when no process is in it
+	for deadline := time.Now().Add(deviceWait); ; time.Sleep(2 * time.Millisecond) {
+		if err := g.signal(name, 9); err != nil {
+			return nil // gone
+		}
+		if removeTree(g.path(name), maxDepth) {
+			return nil
+		}
+		now := time.Now()
+		if st, err := g.look(name); err != nil || !st.Empty {
+			empty = time.Time{}
+		} else if empty.IsZero() {
+			empty = now
+		}
+		if now.After(deadline) || !empty.IsZero() && now.Sub(empty) > removalWait {
+			return fmt.Errorf("group %s cannot be removed", name)
+		}
 	}
-	dir := g.path(name)
-	return await("end of group "+name, func() bool {
-		err := unix.Rmdir(dir)
-		return err == nil || err == unix.ENOENT
-	})
+}
+
+// removeTree removes a group whose processes were killed, and at most so many levels below it; false: something is left.
+func removeTree(dir string, levels int) bool {
+	if err := unix.Rmdir(dir); err == nil || err == unix.ENOENT {
+		return true
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || levels == 0 {
+		return os.IsNotExist(err)
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			removeTree(filepath.Join(dir, e.Name()), levels-1)
+		}
+	}
+	err = unix.Rmdir(dir)
+	return err == nil || err == unix.ENOENT
 }
 
 // freeze stops all commands, or lets them go on.
@@ -166,7 +202,7 @@ func (g *groups) clear() error {
 		}
 		dir := filepath.Join(workGroup, e.Name())
 		_ = os.WriteFile(dir+"/cgroup.kill", []byte("1"), 0)
-		if err := await("end of group "+e.Name(), func() bool { return unix.Rmdir(dir) == nil }); err != nil {
+		if err := await("end of group "+e.Name(), func() bool { return removeTree(dir, maxDepth) }); err != nil {
 			return err
 		}
 	}
@@ -189,6 +225,7 @@ func (g *groups) limit(memory, pids int64) error {
 	}
 	for _, kv := range [][2]string{
 		{"memory.max", strconv.FormatInt(memory, 10)}, {"pids.max", strconv.FormatInt(pids, 10)}, {"cgroup.subtree_control", "+memory"},
+		{"cgroup.max.depth", strconv.Itoa(maxDepth)}, {"cgroup.max.descendants", strconv.Itoa(maxGroups)},
 	} {
 		if err := os.WriteFile(workGroup+"/"+kv[0], []byte(kv[1]), 0); err != nil {
 			return fmt.Errorf("limit: %w", err)
