@@ -151,6 +151,10 @@ func (s *Space) fits(r *Reservation) error {
 	if err != nil {
 		return fmt.Errorf("%w: how much room there is cannot be told: %w", sandbox.ErrUnavailable, err)
 	}
+	if !r.free && r.most > s.limit {
+		return fmt.Errorf("%w: it may take %s, and this node saves %s of machines in all: start it with a greater --opt saved-space, or ask for machines of less memory",
+			sandbox.ErrExhausted, text(r.most), text(s.limit))
+	}
 	if !r.free && l.used+l.reserved > s.limit {
 		under := ""
 		if n := l.reserved - r.most; n > 0 {

@@ -197,6 +197,9 @@ func TestReservation(t *testing.T) {
 		!strings.Contains(err.Error(), "by what is being saved just now") {
 		t.Errorf("no room for b: %v", err)
 	}
+	if _, err := s.Reserve(filepath.Join(root, "b"), 2<<20); err == nil || !strings.Contains(err.Error(), "a greater --opt saved-space") {
+		t.Errorf("more than is ever saved: %v", err)
+	}
 	b, err := s.Reserve(filepath.Join(root, "b"), 424<<10)
 	if err != nil {
 		t.Fatal(err)

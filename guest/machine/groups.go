@@ -116,7 +116,7 @@ func (g *groups) signal(name string, sig int) error {
 // Groups that programs make below their command's, where they have namespaces of their own.
 const (
 	maxDepth    = 8               // of groups below work
-	maxGroups   = 8 << 10         // below work, the commands' with them
+	maxGroups   = 32 << 10        // below work, the commands' with them
 	removalWait = 1 * time.Second // for a group without processes that others keep making groups in
 )
 
